@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease, LockExt, MultiLock};
+use watchlock::{Client, Error, Lease, MultiLock};
 
 const TRANSFERS: u64 = 10;
 

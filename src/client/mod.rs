@@ -84,7 +84,7 @@ impl Client {
     #[doc(alias = "leader")]
     #[doc(alias = "mutex")]
     pub fn get_lock(&self, name: impl AsRef<str>) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name.as_ref(), None, plain::kind)
+        ReentrantLock::of_client(&self.engine, name.as_ref(), None, plain::kind)
     }
 
     /// The fenced lock `name`: the reentrant lock of that name, with a fencing token to each hold. No I/O; a bad
@@ -92,14 +92,14 @@ impl Client {
     #[must_use]
     #[doc(alias = "getFencedLock")]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
-        FencedLock::new(&self.engine, name.as_ref(), None, fenced::kind)
+        FencedLock::of_client(&self.engine, name.as_ref(), None, fenced::kind)
     }
 
     /// The fair lock `name`: granted in the order of arrival. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFairLock")]
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(&self.engine, name.as_ref(), None, fair::kind)
+        FairLock::of_client(&self.engine, name.as_ref(), None, fair::kind)
     }
 
     /// The spin lock `name`, whose waiters poll every 1 ms, 2 ms, … up to 128 ms. No I/O; a bad name is an error of
@@ -115,13 +115,13 @@ impl Client {
     #[must_use]
     #[doc(alias = "getSpinLock")]
     pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> SpinLock {
-        SpinLock::new(&self.engine, name.as_ref(), None, spin::kind(backoff))
+        SpinLock::of_client(&self.engine, name.as_ref(), None, spin::kind(backoff))
     }
 
     /// The simple lock `name`: a string, as other libraries have it. No I/O; a bad name is an error of the first use.
     #[must_use]
     pub fn get_simple_lock(&self, name: impl AsRef<str>) -> SimpleLock {
-        SimpleLock::new(&self.engine, name.as_ref(), None, simple::kind)
+        SimpleLock::of_client(&self.engine, name.as_ref(), None, simple::kind)
     }
 
     /// The read/write lock `name`. No I/O; a bad name is an error of the first use.

@@ -80,14 +80,14 @@ impl Quorum {
     /// The lock `name`. No I/O; a bad name is an error of the first use.
     #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> QuorumLock {
-        QuorumLock::new(&self.nodes, name.as_ref(), None, plain::kind)
+        QuorumLock::of_quorum(&self.nodes, name.as_ref(), None, plain::kind)
     }
 
     /// The fenced lock `name`: the lock of that name, with a [fencing token](crate::FencingToken) to each hold. No I/O;
     /// a bad name is an error of the first use.
     #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedQuorumLock {
-        FencedQuorumLock::new(&self.nodes, name.as_ref(), None, fenced::kind)
+        FencedQuorumLock::of_quorum(&self.nodes, name.as_ref(), None, fenced::kind)
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.

@@ -6,11 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::view::{HoldOf, HoldOfSeveral, HoldView, SingleView};
+use super::view::{HoldOf, HoldOfSeveral, HoldView};
 use crate::backend::Timers;
 use crate::engine::caller::acquire::level;
 use crate::engine::caller::{enter, release};
-use crate::engine::core::Core;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
@@ -116,9 +115,7 @@ impl LockGuard {
 
     fn of_single(level: SingleLevel) -> Self {
         Self {
-            hold: HoldView {
-                of: HoldOf::Single(level.view()),
-            },
+            hold: level.view(),
             level: LevelOf::Single(level),
         }
     }
@@ -348,7 +345,6 @@ impl LockGuard {
 
 /// For other kinds of guards, and for holds of several locks.
 impl LockGuard {
-    /// Timers that work on every runtime.
     /// It is in the hands of the current task.
     fn is_used(&self) {
         if let LevelOf::Single(single) = &self.level {
@@ -356,9 +352,10 @@ impl LockGuard {
         }
     }
 
+    /// Timers that work on every runtime.
     pub(super) fn timers(&self) -> Option<Timers> {
         match &self.level {
-            LevelOf::Single(single) => Some(single.core().backend.timers().clone()),
+            LevelOf::Single(single) => Some(single.engine.core.backend.timers().clone()),
             LevelOf::Several(level) => level.timers(),
         }
     }
@@ -374,7 +371,7 @@ impl LockGuard {
     /// The hold's field in Redis; None for several locks.
     pub(super) fn hold_id(&self) -> Option<&str> {
         match &self.level {
-            LevelOf::Single(single) => Some(single.hold_id()),
+            LevelOf::Single(single) => Some(&single.entered.hold.id),
             LevelOf::Several(_) => None,
         }
     }
@@ -382,7 +379,7 @@ impl LockGuard {
     /// How long the server had been up when it granted the hold; None for several locks, and where servers are not asked.
     pub(super) fn server_age(&self) -> Option<Duration> {
         match &self.level {
-            LevelOf::Single(single) => single.server_age(),
+            LevelOf::Single(single) => single.entered.hold.server_age(),
             LevelOf::Several(_) => None,
         }
     }
@@ -416,40 +413,28 @@ impl LockGuard {
 }
 
 /// One level of a hold of one lock. Dropping it gives the level back.
-pub(super) struct SingleLevel {
+struct SingleLevel {
     engine: Arc<Engine>,
     entered: HeldLevel,
 }
 
 impl SingleLevel {
-    pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
+    fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
         Self { engine, entered }
     }
 
-    pub(super) fn core(&self) -> &Arc<Core> {
-        &self.engine.core
-    }
-
-    pub(super) fn hold_count(&self) -> u32 {
+    fn hold_count(&self) -> u32 {
         enter::levels(&self.engine.core, &self.entered.hold)
-    }
-
-    pub(super) fn hold_id(&self) -> &str {
-        &self.entered.hold.id
-    }
-
-    pub(super) fn server_age(&self) -> Option<Duration> {
-        self.entered.hold.server_age()
     }
 
     fn check(&self) -> Result<(), Error> {
         self.view().check()
     }
 
-    pub(super) fn view(&self) -> SingleView {
-        SingleView {
-            clock: self.engine.core.config.clock.clone(),
-            hold: Arc::clone(&self.entered.hold),
+    fn view(&self) -> HoldView {
+        let clock = self.engine.core.config.clock.clone();
+        HoldView {
+            of: HoldOf::Single(clock, Arc::clone(&self.entered.hold)),
         }
     }
 
@@ -458,19 +443,19 @@ impl SingleLevel {
         error.about(self.entered.hold.kind.names().name())
     }
 
-    pub(super) async fn verify(&self) -> Result<(), Error> {
+    async fn verify(&self) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
         self.check()?;
         enter::verify(core, &self.entered.hold).await
     }
 
-    pub(super) async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
+    async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
         self.enter_as(&self.entered.hold.kind, lease).await
     }
 
     /// Enters the hold as a lock of this kind, which is of the same family.
-    pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
+    async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
         let level = level(lease);
         let lease = lease.resolve(core.config.watchdog_lease, core.config.max_lease)?;
@@ -490,7 +475,7 @@ impl SingleLevel {
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice"
     )]
-    pub(super) fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+    fn unlock(mut self) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             self.entered.open = false;
             let given_back = release::give_back(&self.engine.core, &self.entered).await;
@@ -498,14 +483,14 @@ impl SingleLevel {
         }
     }
 
-    pub(super) async fn downgraded(mut self) -> Result<Self, Error> {
+    async fn downgraded(mut self) -> Result<Self, Error> {
         self.entered.open = false;
         let turned = enter::downgrade(&self.engine.core, &self.entered).await;
         let entered = turned.map_err(|error| self.about(error))?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
     }
 
-    pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let core = &self.engine.core;
         core.check_open()?;
         if self.entered.level != Level::Fixed {
@@ -520,7 +505,7 @@ impl SingleLevel {
     }
 
     /// Whether the level can be left to its owner now.
-    pub(super) fn may_detach(&self) -> Result<(), Error> {
+    fn may_detach(&self) -> Result<(), Error> {
         self.check()?;
         match &self.entered.owner {
             Some(owner) if !owner.has_ended() => Ok(()),
@@ -529,7 +514,7 @@ impl SingleLevel {
     }
 
     /// Leaves the level to its owner. Unchanged on an error.
-    pub(super) fn detach(&mut self) -> Result<(), Error> {
+    fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         if self.is_taken_by_owner() {
             return Ok(());
@@ -539,7 +524,7 @@ impl SingleLevel {
 
     /// Leaves the level to its owner after `may_detach` allowed it, also if the hold was lost meanwhile. If the owner has
     /// ended meanwhile, the level is given back.
-    pub(super) fn leave_to_owner(mut self) {
+    fn leave_to_owner(mut self) {
         self.is_taken_by_owner();
     }
 
@@ -555,7 +540,7 @@ impl SingleLevel {
     }
 
     /// Whether the hold can be left to its lease now.
-    pub(super) fn may_expire(&self) -> Result<(), Error> {
+    fn may_expire(&self) -> Result<(), Error> {
         self.check()?;
         if self.entered.level == Level::Watchdog {
             return Err(LeaseError::Watchdog.into());
@@ -567,7 +552,7 @@ impl SingleLevel {
     }
 
     /// Leaves the hold to its lease. Unchanged on an error.
-    pub(super) fn let_expire(&mut self) -> Result<(), Error> {
+    fn let_expire(&mut self) -> Result<(), Error> {
         self.may_expire()?;
         if !release::let_expire(&self.engine.core, &self.entered) {
             // It was lost or entered again meanwhile.
@@ -646,20 +631,6 @@ impl From<GuardError> for Error {
     fn from(refused: GuardError) -> Self {
         refused.error
     }
-}
-
-/// A kind of lock: the type parameter of its [`Handle`](crate::Handle). Only this crate can implement it.
-pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
-    /// The name of its handles in debug output.
-    #[doc(hidden)]
-    const HANDLE: &'static str;
-
-    /// Whether its holds have fencing tokens.
-    #[doc(hidden)]
-    const FENCED: bool = false;
-
-    /// What an acquire returns: a [`LockGuard`](crate::LockGuard), or a guard around one.
-    type Guard: IsGuard;
 }
 
 /// One level of a hold of some kind.

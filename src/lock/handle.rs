@@ -1,19 +1,19 @@
-//! A handle: a lock of some kind by name. The verbs are the same for every kind: a [`Handle`] adds the guard's type to what
-//! [`LockOfClient`] does. What a handle of a client acts for, the owner of the innermost scope, is at the end.
+//! A handle: a lock of some kind by name. The verbs are the same for every lock: a [`Handle`] has them once, over a
+//! [`LockTarget`], which is one lock of a client ([`LockOfClient`]), several locks as one, or a lock of a quorum. What a handle
+//! acts for, the owner of the innermost scope, is at the end.
 
 use std::any::Any;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::guard::{IsGuard, LockGuard, LockKind};
-use super::object::{LockInfo, Ttl, is_a_lock};
-use super::run::run_under;
+use super::guard::{IsGuard, LockGuard, sealed};
+use super::object::{Lock, LockInfo, Ttl, run_under};
 use crate::backend::{Failure, Fleet, Pending};
 use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
@@ -51,18 +51,55 @@ use crate::script::{Call, Reply};
 /// # }
 /// ```
 #[doc(alias = "mutex")]
-pub struct Handle<K> {
-    lock: LockOfClient,
-    of: PhantomData<fn() -> K>,
+pub struct Handle<K: LockKind> {
+    target: K::Target,
+}
+
+/// A kind of lock: the type parameter of its [`Handle`]. Only this crate can implement it.
+pub trait LockKind: sealed::Sealed + Send + Sync + 'static {
+    /// The name of its handles in debug output.
+    #[doc(hidden)]
+    const HANDLE: &'static str;
+
+    /// Whether its holds have fencing tokens.
+    #[doc(hidden)]
+    const FENCED: bool = false;
+
+    /// What a handle leads to.
+    #[doc(hidden)]
+    type Target: LockTarget;
+
+    /// What an acquire returns: a [`LockGuard`], or a guard around one.
+    type Guard: IsGuard;
+}
+
+/// What a handle leads to: what the verbs of [`Handle`] are made of.
+pub trait LockTarget: Clone + Send + Sync + 'static {
+    fn name(&self) -> &str;
+    fn has_owner(&self) -> bool;
+    fn info(&self) -> LockInfo;
+
+    /// Without `wait` it waits without a limit. Errors name the lock: done by the handle, that would cost each waiting
+    /// caller 8 bytes.
+    fn acquire(
+        &self,
+        wait: Option<Duration>,
+        lease: Lease,
+    ) -> impl Future<Output = Result<Option<LockGuard>, Error>> + Send;
+
+    fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn hold_count(&self) -> u32;
+    fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        async { Ok(self.remain_time_to_live().await? != Ttl::Free) }
+    }
+    fn remain_time_to_live(&self) -> impl Future<Output = Result<Ttl, Error>> + Send;
+    fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
 /// Not derived: the kind itself need not be `Clone`.
-impl<K> Clone for Handle<K> {
+impl<K: LockKind> Clone for Handle<K> {
     fn clone(&self) -> Self {
-        Self {
-            lock: self.lock.clone(),
-            of: PhantomData,
-        }
+        Self::to(self.target.clone())
     }
 }
 
@@ -70,30 +107,37 @@ impl<K: LockKind> std::fmt::Debug for Handle<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct(K::HANDLE)
             .field("name", &self.name())
-            .field("has_owner", &self.lock.has_owner())
+            .field("has_owner", &self.target.has_owner())
             .finish_non_exhaustive()
     }
 }
 
-impl<K: LockKind> Handle<K> {
-    /// The lock `name`, as `kind` makes it.
-    pub(crate) fn new(
+impl<K: LockKind<Target = LockOfClient>> Handle<K> {
+    /// The lock `name` of a client, as `kind` makes it.
+    pub(crate) fn of_client(
         engine: &Arc<Engine>,
         name: &str,
         owner: Option<&Arc<OwnerState>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
-        Self {
-            lock: LockOfClient::new(engine, name, owner, kind),
-            of: PhantomData,
-        }
+        Self::to(LockOfClient::new(engine, name, owner, kind))
+    }
+}
+
+impl<K: LockKind> Handle<K> {
+    pub(super) fn to(target: K::Target) -> Self {
+        Self { target }
+    }
+
+    fn about<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| error.about(self.name()))
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     #[doc(alias = "getName")]
     pub fn name(&self) -> &str {
-        self.lock.name()
+        self.target.name()
     }
 
     /// Waits for the lock without a limit. The watchdog keeps it while the guard lives.
@@ -114,7 +158,7 @@ impl<K: LockKind> Handle<K> {
     #[doc(alias = "lockAsync")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn lock(&self) -> Result<K::Guard, Error> {
-        let got = self.lock.acquire(None, Lease::Watchdog).await?;
+        let got = self.target.acquire(None, Lease::Watchdog).await?;
         K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
@@ -132,7 +176,7 @@ impl<K: LockKind> Handle<K> {
     ///
     /// As [`lock`](Self::lock).
     pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
-        let got = self.lock.acquire(None, Lease::Fixed(lease)).await?;
+        let got = self.target.acquire(None, Lease::Fixed(lease)).await?;
         K::Guard::of(got.ok_or(Error::Closed)?)
     }
 
@@ -175,7 +219,7 @@ impl<K: LockKind> Handle<K> {
         wait: Duration,
         lease: impl Into<Lease>,
     ) -> Result<Option<K::Guard>, Error> {
-        let got = self.lock.acquire(Some(wait), lease.into()).await?;
+        let got = self.target.acquire(Some(wait), lease.into()).await?;
         got.map(K::Guard::of).transpose()
     }
 
@@ -251,7 +295,7 @@ impl<K: LockKind> Handle<K> {
     /// As [`LockGuard::unlock`].
     #[doc(alias = "unlockAsync")]
     pub async fn unlock(&self) -> Result<(), Error> {
-        self.lock.unlock().await
+        self.about(self.target.unlock().await)
     }
 
     /// Whether anybody holds the lock. Asks Redis.
@@ -267,7 +311,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        self.lock.is_locked().await
+        self.about(self.target.is_locked().await)
     }
 
     /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
@@ -282,7 +326,7 @@ impl<K: LockKind> Handle<K> {
     #[must_use]
     #[doc(alias = "getHoldCount")]
     pub fn hold_count(&self) -> u32 {
-        self.lock.hold_count()
+        self.target.hold_count()
     }
 
     /// How much longer Redis keeps the lock. Asks Redis.
@@ -296,7 +340,7 @@ impl<K: LockKind> Handle<K> {
     /// Cancel safe: it changes nothing.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        self.lock.remain_time_to_live().await
+        self.about(self.target.remain_time_to_live().await)
     }
 
     /// Releases the lock, whoever holds it, and wakes the next waiter. Returns whether anybody held it.
@@ -314,19 +358,64 @@ impl<K: LockKind> Handle<K> {
     /// The command may have been executed or not.
     #[doc(alias = "forceUnlock")]
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.lock.force_unlock().await
-    }
-
-    fn lock_info(&self) -> LockInfo {
-        self.lock.info()
+        self.about(self.target.force_unlock().await)
     }
 }
 
-is_a_lock!(Handle<K>, of K);
+#[async_trait]
+impl<K: LockKind> Lock for Handle<K> {
+    fn name(&self) -> &str {
+        self.name()
+    }
 
-/// One lock of a client: a handle without its type.
+    async fn lock(&self) -> Result<LockGuard, Error> {
+        Ok(self.lock().await?.into())
+    }
+
+    async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
+        Ok(self.lock_with_lease(lease).await?.into())
+    }
+
+    async fn try_lock(&self, wait: Duration, lease: Lease) -> Result<Option<LockGuard>, Error> {
+        let got = self.try_lock(wait, lease).await?;
+        Ok(got.map(Into::into))
+    }
+
+    async fn unlock(&self) -> Result<(), Error> {
+        self.unlock().await
+    }
+
+    async fn is_locked(&self) -> Result<bool, Error> {
+        self.is_locked().await
+    }
+
+    fn hold_count(&self) -> u32 {
+        self.hold_count()
+    }
+
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        self.remain_time_to_live().await
+    }
+
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.force_unlock().await
+    }
+
+    fn info(&self) -> LockInfo {
+        self.target.info()
+    }
+}
+
+/// As a lock of any kind.
+impl<K: LockKind> From<Handle<K>> for Arc<dyn Lock> {
+    fn from(lock: Handle<K>) -> Self {
+        Arc::new(lock)
+    }
+}
+
+/// One lock of a client.
 #[derive(Clone)]
-pub(super) struct LockOfClient {
+pub struct LockOfClient {
     engine: Arc<Engine>,
     /// Or its name, and why it cannot be used.
     kind: Result<Kind, Arc<(Box<str>, Error)>>,
@@ -335,7 +424,7 @@ pub(super) struct LockOfClient {
 
 impl LockOfClient {
     /// The lock `name`, as `kind` makes it, for this owner.
-    pub(super) fn new(
+    fn new(
         engine: &Arc<Engine>,
         name: &str,
         owner: Option<&Arc<OwnerState>>,
@@ -367,28 +456,34 @@ impl LockOfClient {
         self.kind.as_ref().map_err(|unusable| unusable.1.clone())
     }
 
-    pub(super) fn name(&self) -> &str {
-        match &self.kind {
-            Ok(kind) => kind.names().name(),
-            Err(unusable) => &unusable.0,
-        }
-    }
-
-    pub(super) fn has_owner(&self) -> bool {
-        self.owner.is_some()
-    }
-
     /// The owner to act for: its own, or that of the scope that this is called in.
     fn acts_for(&self) -> Option<Arc<OwnerState>> {
         let ambient = || owner_in_scope(self.engine.core.client_id);
         self.owner.clone().or_else(ambient)
     }
 
-    fn about(&self, error: Error) -> Error {
-        error.about(self.name())
+    /// Takes the newest detached level from the owner.
+    fn take_detached(&self) -> Result<HeldLevel, Error> {
+        let kind = self.kind()?;
+        let owner = self.acts_for().ok_or_else(Error::not_owner)?;
+        let level = owner.take_detached(kind.names(), kind.commands.is_shared());
+        level.ok_or_else(Error::not_owner)
+    }
+}
+
+impl LockTarget for LockOfClient {
+    fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.names().name(),
+            Err(unusable) => &unusable.0,
+        }
     }
 
-    pub(super) fn info(&self) -> LockInfo {
+    fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    fn info(&self) -> LockInfo {
         let core = &self.engine.core;
         let Ok(kind) = &self.kind else {
             return LockInfo::default();
@@ -400,8 +495,7 @@ impl LockOfClient {
         }
     }
 
-    /// Without `wait` it waits without a limit.
-    pub(super) fn acquire(
+    fn acquire(
         &self,
         wait: Option<Duration>,
         lease: Lease,
@@ -422,27 +516,16 @@ impl LockOfClient {
                 Ok(Some(LockGuard::new(Arc::clone(&self.engine), entered)))
             }
             Ok(AcquireOutcome::Busy(_)) => Ok(None),
-            Err(error) => Err(self.about(error)),
+            Err(error) => Err(error.about(self.name())),
         })
     }
 
-    pub(super) async fn unlock(&self) -> Result<(), Error> {
-        let given_back = match self.take_detached() {
-            Ok(entered) => release::give_back(&self.engine.core, &entered).await,
-            Err(error) => Err(error),
-        };
-        given_back.map_err(|error| self.about(error))
+    async fn unlock(&self) -> Result<(), Error> {
+        let entered = self.take_detached()?;
+        release::give_back(&self.engine.core, &entered).await
     }
 
-    /// Takes the newest detached level from the owner.
-    fn take_detached(&self) -> Result<HeldLevel, Error> {
-        let kind = self.kind()?;
-        let owner = self.acts_for().ok_or_else(Error::not_owner)?;
-        let level = owner.take_detached(kind.names(), kind.commands.is_shared());
-        level.ok_or_else(Error::not_owner)
-    }
-
-    pub(super) fn hold_count(&self) -> u32 {
+    fn hold_count(&self) -> u32 {
         let (Ok(kind), Some(owner)) = (self.kind(), self.acts_for()) else {
             return 0;
         };
@@ -453,38 +536,26 @@ impl LockOfClient {
         }
     }
 
-    pub(super) async fn is_locked(&self) -> Result<bool, Error> {
-        let locked = async {
-            let kind = self.kind()?;
-            let reply = look_up(&self.engine.core, kind.commands.look(kind.names())).await?;
-            match reply {
-                Reply::Busy(_) => Ok(true),
-                Reply::Done(_) => Ok(false),
-                _ => Err(Failure::strange_reply().into()),
-            }
-        };
-        locked.await.map_err(|error| self.about(error))
+    async fn is_locked(&self) -> Result<bool, Error> {
+        let kind = self.kind()?;
+        match look_up(&self.engine.core, kind.commands.look(kind.names())).await? {
+            Reply::Busy(_) => Ok(true),
+            Reply::Done(_) => Ok(false),
+            _ => Err(Failure::strange_reply().into()),
+        }
     }
 
-    pub(super) async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        let ttl = async {
-            let call = Call::plain("PTTL").lock(self.kind()?.names());
-            let reply = look_up(&self.engine.core, call).await?;
-            match reply {
-                Reply::Done(_) => Ok(Ttl::Free),
-                Reply::Busy(None) => Ok(Ttl::NoExpiry),
-                Reply::Busy(Some(left)) => Ok(Ttl::Left(left)),
-                _ => Err(Failure::strange_reply().into()),
-            }
-        };
-        ttl.await.map_err(|error| self.about(error))
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        let call = Call::plain("PTTL").lock(self.kind()?.names());
+        match look_up(&self.engine.core, call).await? {
+            Reply::Done(_) => Ok(Ttl::Free),
+            Reply::Busy(None) => Ok(Ttl::NoExpiry),
+            Reply::Busy(Some(left)) => Ok(Ttl::Left(left)),
+            _ => Err(Failure::strange_reply().into()),
+        }
     }
 
-    pub(super) async fn force_unlock(&self) -> Result<bool, Error> {
-        self.force().await.map_err(|error| self.about(error))
-    }
-
-    async fn force(&self) -> Result<bool, Error> {
+    async fn force_unlock(&self) -> Result<bool, Error> {
         let core = &self.engine.core;
         let kind = self.kind()?;
         let names = kind.names();

@@ -1,8 +1,8 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! code that runs under a lock ([`run`]), one lock of a client and its handles ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of
-//! [`several`] locks has a level of each, as in a [`multi`] lock or at a [`quorum`].
+//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
+//! has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod guard;
 mod handle;
@@ -11,7 +11,6 @@ mod multi;
 mod object;
 mod owner;
 pub(crate) mod quorum;
-mod run;
 mod several;
 mod view;
 
@@ -24,9 +23,8 @@ pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
 pub use self::multi::{MultiLock, MultiLockBuilder};
-pub use self::object::{Lock, LockInfo, Ttl};
+pub use self::object::{Lock, LockExt, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
-pub use self::run::LockExt;
 pub use self::view::HoldView;
 pub use crate::engine::hold::state::Ended;

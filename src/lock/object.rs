@@ -1,13 +1,17 @@
-//! What every kind of lock can do, as an object-safe trait.
+//! What every kind of lock can do, as an object-safe trait, and running code under a lock.
 
+use std::future::poll_fn;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tracing::Instrument;
 use uuid::Uuid;
 
-use super::guard::LockGuard;
+use super::guard::{IsGuard, LockGuard};
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::names::Names;
@@ -117,70 +121,6 @@ pub trait Lock: Send + Sync {
         LockInfo::default()
     }
 }
-
-/// Implements [`Lock`] for a type by its methods of the same names, which may return any kind of guard.
-macro_rules! is_a_lock {
-    ($lock:ty $(, of $kind:ident)?) => {
-        #[async_trait::async_trait]
-        impl$(<$kind: $crate::lock::guard::LockKind>)? $crate::lock::Lock for $lock {
-            fn name(&self) -> &str {
-                self.name()
-            }
-
-            async fn lock(&self) -> Result<LockGuard, Error> {
-                Ok(self.lock().await?.into())
-            }
-
-            async fn lock_with_lease(&self, lease: Duration) -> Result<LockGuard, Error> {
-                Ok(self.lock_with_lease(lease).await?.into())
-            }
-
-            async fn try_lock(
-                &self,
-                wait: Duration,
-                lease: Lease,
-            ) -> Result<Option<LockGuard>, Error> {
-                let got = self.try_lock(wait, lease).await?;
-                Ok(got.map(Into::into))
-            }
-
-            async fn unlock(&self) -> Result<(), Error> {
-                self.unlock().await
-            }
-
-            async fn is_locked(&self) -> Result<bool, Error> {
-                self.is_locked().await
-            }
-
-            fn hold_count(&self) -> u32 {
-                self.hold_count()
-            }
-
-            async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-                self.remain_time_to_live().await
-            }
-
-            async fn force_unlock(&self) -> Result<bool, Error> {
-                self.force_unlock().await
-            }
-
-            fn info(&self) -> LockInfo {
-                self.lock_info()
-            }
-        }
-
-        /// As a lock of any kind.
-        impl$(<$kind: $crate::lock::guard::LockKind>)? From<$lock>
-            for std::sync::Arc<dyn $crate::lock::Lock>
-        {
-            fn from(lock: $lock) -> Self {
-                std::sync::Arc::new(lock)
-            }
-        }
-    };
-}
-
-pub(super) use is_a_lock;
 
 /// Passes on every method, also those with a default.
 #[async_trait]
@@ -296,4 +236,110 @@ impl LockInfo {
     pub fn has_queue(&self) -> bool {
         self.has_queue
     }
+}
+
+/// `run` and `try_run` for every [`Lock`], `dyn Lock` too.
+///
+/// A [`Handle`](crate::Handle) has both without this trait, and hands its own kind of guard to the body.
+///
+/// ```no_run
+/// use watchlock::{Error, Lock, LockExt};
+///
+/// async fn nightly(lock: &dyn Lock) -> Result<u32, Error> {
+///     lock.run(async |guard| {
+///         println!("nobody else is at {}", guard.name());
+///         42
+///     })
+///     .await
+/// }
+/// ```
+pub trait LockExt: Lock {
+    /// Runs `body` under the lock, and cancels it when the hold is lost: [`Handle::run`](crate::Handle::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Lock::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Handle::run`](crate::Handle::run).
+    fn run<T>(
+        &self,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> impl Future<Output = Result<T, Error>>;
+
+    /// As [`run`](Self::run), with [`try_lock`](Lock::try_lock). `None` when the lock stayed busy.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Lock::try_lock), and [`Error::Lost`] as [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    fn try_run<T>(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> impl Future<Output = Result<Option<T>, Error>>;
+}
+
+impl<L: Lock + ?Sized> LockExt for L {
+    async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
+        run_under(self.lock().await?, body).await
+    }
+
+    async fn try_run<T>(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<Option<T>, Error> {
+        match self.try_lock(wait, lease.into()).await? {
+            Some(guard) => run_under(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Runs `body` while `guard` is valid, and gives the guard back: what `run` and `try_run` do once they have the guard.
+///
+/// 1. The body is polled only while the hold is valid by the clock.
+/// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
+pub(super) async fn run_under<G: IsGuard, T>(
+    guard: G,
+    body: impl AsyncFnOnce(&G) -> T,
+) -> Result<T, Error> {
+    let value = while_valid(&guard, body).await?;
+    let guard: LockGuard = guard.into();
+    let name = guard.name().to_owned();
+    match guard.unlock().await {
+        Err(lost) if lost.is_lost() => Err(lost),
+        Err(error) => {
+            tracing::warn!(name, %error, "the release after a run failed");
+            Ok(value)
+        }
+        Ok(()) => Ok(value),
+    }
+}
+
+async fn while_valid<G: IsGuard, T>(
+    guard: &G,
+    body: impl AsyncFnOnce(&G) -> T,
+) -> Result<T, Error> {
+    let level = guard.level();
+    let span = tracing::debug_span!("run", name = level.name());
+    let mut body = pin!(body(guard).instrument(span));
+    let hold = level.hold();
+    let mut lost = pin!(hold.lost());
+    poll_fn(|context| {
+        // The clock first: after the runtime was blocked, the loss may not have been reported yet.
+        level.check()?;
+        if let Poll::Ready(reason) = lost.as_mut().poll(context) {
+            return Poll::Ready(Err(Error::lost(reason)));
+        }
+        body.as_mut().poll(context).map(Ok)
+    })
+    .await
 }

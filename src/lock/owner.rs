@@ -79,14 +79,14 @@ impl Owner {
     #[must_use]
     #[doc(alias = "getLock")]
     pub fn get_lock(&self, name: impl AsRef<str>) -> ReentrantLock {
-        ReentrantLock::new(&self.engine, name.as_ref(), Some(&self.state), plain::kind)
+        ReentrantLock::of_client(&self.engine, name.as_ref(), Some(&self.state), plain::kind)
     }
 
     /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFencedLock")]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
-        FencedLock::new(&self.engine, name.as_ref(), Some(&self.state), fenced::kind)
+        FencedLock::of_client(&self.engine, name.as_ref(), Some(&self.state), fenced::kind)
     }
 
     /// The spin lock `name`, for this owner. Otherwise as [`Client::get_spin_lock`](crate::Client::get_spin_lock).
@@ -101,7 +101,7 @@ impl Owner {
     #[must_use]
     #[doc(alias = "getSpinLock")]
     pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> SpinLock {
-        SpinLock::new(
+        SpinLock::of_client(
             &self.engine,
             name.as_ref(),
             Some(&self.state),
@@ -112,14 +112,14 @@ impl Owner {
     /// The simple lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     pub fn get_simple_lock(&self, name: impl AsRef<str>) -> SimpleLock {
-        SimpleLock::new(&self.engine, name.as_ref(), Some(&self.state), simple::kind)
+        SimpleLock::of_client(&self.engine, name.as_ref(), Some(&self.state), simple::kind)
     }
 
     /// The fair lock `name`, for this owner. No I/O; a bad name is an error of the first use.
     #[must_use]
     #[doc(alias = "getFairLock")]
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(&self.engine, name.as_ref(), Some(&self.state), fair::kind)
+        FairLock::of_client(&self.engine, name.as_ref(), Some(&self.state), fair::kind)
     }
 
     /// The read/write lock `name`, for this owner. No I/O; a bad name is an error of the first use.

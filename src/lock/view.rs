@@ -35,7 +35,8 @@ pub struct HoldView {
 
 #[derive(Clone)]
 pub(super) enum HoldOf {
-    Single(SingleView),
+    /// Of one lock; its client has this clock.
+    Single(Clock, Arc<Hold>),
     Several(Arc<dyn HoldOfSeveral>),
 }
 
@@ -70,10 +71,15 @@ impl HoldView {
     ///
     /// [`Error::Lost`]; [`Error::NotOwner`] once the hold has ended.
     pub fn check(&self) -> Result<(), Error> {
-        match &self.of {
-            HoldOf::Single(view) => view.check(),
-            HoldOf::Several(hold) => hold.check(),
+        if let HoldOf::Several(hold) = &self.of {
+            return hold.check();
         }
+        let refused = match self.state() {
+            ChildState::Valid(_) => return Ok(()),
+            ChildState::Lost(reason) => Error::lost(reason),
+            ChildState::Over | ChildState::Absent => Error::not_owner(),
+        };
+        Err(refused.about(self.name()))
     }
 
     /// As [`LockGuard::lost`](crate::LockGuard::lost); never resolves once the hold was given back, which
@@ -113,29 +119,39 @@ impl HoldView {
     /// Cancel safe.
     pub async fn ended(&self) -> Ended {
         match &self.of {
-            HoldOf::Single(view) => view.hold.over().await,
+            HoldOf::Single(_, hold) => hold.over().await,
             HoldOf::Several(hold) => hold.ended().await,
         }
     }
 
     pub(super) fn token(&self) -> Option<FencingToken> {
         match &self.of {
-            HoldOf::Single(view) => view.token(),
+            HoldOf::Single(_, hold) => hold.token(),
             HoldOf::Several(hold) => hold.token(),
         }
     }
 
     /// Its state as a child of a hold of several locks.
     pub(super) fn state(&self) -> ChildState {
-        match &self.of {
-            HoldOf::Single(view) => view.state(),
-            HoldOf::Several(hold) => hold.state(),
+        let (clock, hold) = match &self.of {
+            HoldOf::Single(clock, hold) => (clock, hold),
+            HoldOf::Several(hold) => return hold.state(),
+        };
+        let now = clock.now();
+        let left = now.until(hold.valid_until());
+        if !left.is_zero() {
+            return ChildState::Valid(left);
+        }
+        match hold.lost_reason(now) {
+            Some(reason) => ChildState::Lost(reason),
+            None if hold.phase() == Phase::Held => ChildState::Valid(left),
+            None => ChildState::Over,
         }
     }
 
     pub(super) fn name(&self) -> &str {
         match &self.of {
-            HoldOf::Single(view) => view.name(),
+            HoldOf::Single(_, hold) => hold.kind.names().name(),
             HoldOf::Several(hold) => hold.name(),
         }
     }
@@ -148,43 +164,4 @@ pub(super) trait HoldOfSeveral: Send + Sync {
     fn state(&self) -> ChildState;
     fn check(&self) -> Result<(), Error>;
     fn ended(&self) -> BoxFuture<'_, Ended>;
-}
-
-/// A view of a hold of one lock.
-#[derive(Clone)]
-pub(super) struct SingleView {
-    pub(super) clock: Clock,
-    pub(super) hold: Arc<Hold>,
-}
-
-impl SingleView {
-    pub(super) fn name(&self) -> &str {
-        self.hold.kind.names().name()
-    }
-
-    pub(super) fn token(&self) -> Option<FencingToken> {
-        self.hold.token()
-    }
-
-    pub(super) fn check(&self) -> Result<(), Error> {
-        let refused = match self.state() {
-            ChildState::Valid(_) => return Ok(()),
-            ChildState::Lost(reason) => Error::lost(reason),
-            ChildState::Over | ChildState::Absent => Error::not_owner(),
-        };
-        Err(refused.about(self.name()))
-    }
-
-    pub(super) fn state(&self) -> ChildState {
-        let now = self.clock.now();
-        let left = now.until(self.hold.valid_until());
-        if !left.is_zero() {
-            return ChildState::Valid(left);
-        }
-        match self.hold.lost_reason(now) {
-            Some(reason) => ChildState::Lost(reason),
-            None if self.hold.phase() == Phase::Held => ChildState::Valid(left),
-            None => ChildState::Over,
-        }
-    }
 }

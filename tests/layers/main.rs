@@ -28,7 +28,7 @@ const ENGINE: [&str; 5] = ["hold", "gate", "core", "caller", "keeper"];
 const BACKEND: [&str; 5] = ["timers", "failure", "connect", "command", "cluster"];
 
 /// Arithmetic and state over time as a value: no I/O, no timers, nothing to await.
-const PURE: [&str; 19] = [
+const PURE: [&str; 18] = [
     "error.rs",
     "backoff.rs",
     "fencing.rs",
@@ -45,7 +45,6 @@ const PURE: [&str; 19] = [
     "backend/failure/pace.rs",
     "lock/several/pauses.rs",
     "lock/several/state.rs",
-    "lock/several/tally.rs",
     "lock/quorum/retry.rs",
     "lock/quorum/rules.rs",
 ];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Lease, LockExt, LockGuard};
+use watchlock::{Client, Lease, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;

@@ -1,6 +1,6 @@
 //! Losing one of several locks: the hold is lost with the first, for good, and all are given back.
 
-use watchlock::{Client, Clock, Error, LockExt, LockGuard, LostReason};
+use watchlock::{Client, Clock, Error, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::config::Config;
+use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
-use crate::names::Names;
+use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, Reply, Undoable, lock};
 
 /// How a try is sent.
@@ -197,6 +199,17 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// The lock `name` of this family, with these commands.
+    pub(crate) fn new(
+        family: &Family,
+        config: &Config,
+        name: &str,
+        commands: KindCommands,
+    ) -> Result<Self, Error> {
+        let names = Arc::new(Names::of(family, &config.key_prefix, name)?);
+        Ok(Self { names, commands })
+    }
+
     pub(crate) fn names(&self) -> &Arc<Names> {
         &self.names
     }

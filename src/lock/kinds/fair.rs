@@ -6,8 +6,8 @@ use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, RedisQueue, Try};
 use crate::error::Error;
 use crate::lease::LeaseMs;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, fair};
 
@@ -19,6 +19,7 @@ impl sealed::Sealed for Fair {}
 
 impl LockKind for Fair {
     const HANDLE: &'static str = "FairLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
@@ -66,13 +67,9 @@ const FAMILY: Family = Family {
 
 /// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: KindCommands::OfOne(Arc::new(InOrder {
-            wait: config.fair_wait,
-        })),
-    })
+    let wait = config.fair_wait;
+    let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));
+    Kind::new(&FAMILY, config, name, commands)
 }
 
 /// The plain lock's hash, and a queue.

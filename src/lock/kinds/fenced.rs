@@ -5,27 +5,28 @@
 
 use std::sync::Arc;
 
-use super::guard_around::guard_around_level;
+use super::guard_of::GuardOf;
 use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
 use crate::fencing::FencingToken;
-use crate::lease::{Lease, LeaseMs};
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
-use crate::names::{Family, Names};
+use crate::lease::LeaseMs;
+use crate::lock::guard::{IsGuard, LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
+use crate::names::Family;
 use crate::script::{Call, HoldRef, fenced, lock};
 
-/// The kind of [`FencedLock`].
+/// The kind of [`FencedLock`]. Its guards have one with the token of their hold.
 #[derive(Debug)]
-pub enum Fenced {}
+pub struct Fenced(FencingToken);
 
 impl sealed::Sealed for Fenced {}
 
 impl LockKind for Fenced {
     const HANDLE: &'static str = "FencedLock";
     const FENCED: bool = true;
+    type Target = LockOfClient;
     type Guard = FencedGuard;
 }
 
@@ -69,13 +70,7 @@ pub type FencedLock = Handle<Fenced>;
 /// plain.unlock().await
 /// # }
 /// ```
-#[derive(Debug)]
-#[clippy::has_significant_drop]
-#[must_use = "dropping a guard gives its level back at once"]
-pub struct FencedGuard {
-    level: LockGuard,
-    token: FencingToken,
-}
+pub type FencedGuard = GuardOf<Fenced>;
 
 impl FencedGuard {
     /// The hold's fencing token, the same for all its levels.
@@ -84,18 +79,15 @@ impl FencedGuard {
     #[doc(alias = "tryLockAndGetToken")]
     #[doc(alias = "getToken")]
     pub fn token(&self) -> FencingToken {
-        self.token
+        self.kind.0
     }
 }
 
-guard_around_level!(FencedGuard);
-
 impl IsGuard for FencedGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
-        match level.fencing_token() {
-            Some(token) => Ok(Self { level, token }),
-            None => Err(Error::from(Failure::strange_reply()).about(level.name())),
-        }
+        let without = || Error::from(Failure::strange_reply()).about(level.name());
+        let kind = Fenced(level.fencing_token().ok_or_else(without)?);
+        Ok(Self { level, kind })
     }
 
     fn level(&self) -> &LockGuard {
@@ -111,13 +103,9 @@ const FAMILY: Family = Family {
 
 /// The fenced lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: KindCommands::OfOne(Arc::new(WithTokens {
-            token_ttl: config.fencing_token_ttl,
-        })),
-    })
+    let token_ttl = config.fencing_token_ttl;
+    let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));
+    Kind::new(&FAMILY, config, name, commands)
 }
 
 /// The plain lock's commands, except for those that take a token.

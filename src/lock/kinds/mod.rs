@@ -2,7 +2,7 @@
 
 pub(crate) mod fair;
 pub(crate) mod fenced;
-mod guard_around;
+mod guard_of;
 pub(crate) mod plain;
 pub(in crate::lock) mod read_write;
 pub(crate) mod simple;
@@ -10,10 +10,13 @@ pub(crate) mod spin;
 
 pub use self::fair::Fair;
 pub use self::fenced::Fenced;
+pub use self::guard_of::GuardOf;
 pub use self::plain::{Reentrant, ReentrantLock};
 pub use self::read_write::{Read, Write};
 pub use self::simple::Simple;
 pub use self::spin::Spin;
 #[doc(hidden)]
 pub use super::guard::IsGuard;
-pub use super::guard::LockKind;
+pub use super::handle::LockKind;
+pub use super::multi::Several;
+pub use super::quorum::AtQuorum;

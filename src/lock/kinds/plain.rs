@@ -1,13 +1,11 @@
 //! The plain lock: Redisson's hash, channel and commands.
 
-use std::sync::Arc;
-
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
-use crate::names::{Family, Names};
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
+use crate::names::Family;
 
 /// The kind of [`ReentrantLock`].
 #[derive(Debug)]
@@ -17,6 +15,7 @@ impl sealed::Sealed for Reentrant {}
 
 impl LockKind for Reentrant {
     const HANDLE: &'static str = "ReentrantLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
@@ -41,15 +40,8 @@ pub type ReentrantLock = Handle<Reentrant>;
 
 /// The plain lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    Ok(Kind {
-        names: Arc::new(names(config, name)?),
-        commands: KindCommands::OfAll(&Plain),
-    })
-}
-
-/// The keys and channels of the plain lock `name`. The kinds that are the same lock have the same ones.
-pub(super) fn names(config: &Config, name: &str) -> Result<Names, Error> {
-    Names::of(&Family::PLAIN, &config.key_prefix, name)
+    let commands = KindCommands::OfAll(&Plain);
+    Kind::new(&Family::PLAIN, config, name, commands)
 }
 
 /// All its commands are the defaults of [`Commands`].

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard_around::guard_around_level;
+use super::guard_of::GuardOf;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
-use crate::lease::Lease;
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{IsGuard, LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, Reply, lock, rw};
 
@@ -26,17 +25,19 @@ impl sealed::Sealed for Read {}
 
 impl LockKind for Read {
     const HANDLE: &'static str = "ReadLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
 /// The kind of [`WriteLock`].
 #[derive(Debug)]
-pub enum Write {}
+pub struct Write(());
 
 impl sealed::Sealed for Write {}
 
 impl LockKind for Write {
     const HANDLE: &'static str = "WriteLock";
+    type Target = LockOfClient;
     type Guard = WriteGuard;
 }
 
@@ -80,10 +81,10 @@ pub struct ReadWriteLock {
 impl ReadWriteLock {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str, owner: Option<&Arc<OwnerState>>) -> Self {
         Self {
-            read: Handle::new(engine, name, owner, |config, name| {
+            read: Handle::of_client(engine, name, owner, |config, name| {
                 kind(config, name, Mode::Read)
             }),
-            write: Handle::new(engine, name, owner, |config, name| {
+            write: Handle::of_client(engine, name, owner, |config, name| {
                 kind(config, name, Mode::Write)
             }),
         }
@@ -167,12 +168,7 @@ pub type WriteLock = Handle<Write>;
 /// reading.unlock().await
 /// # }
 /// ```
-#[derive(Debug)]
-#[clippy::has_significant_drop]
-#[must_use = "dropping a guard gives its level back at once"]
-pub struct WriteGuard {
-    level: LockGuard,
-}
+pub type WriteGuard = GuardOf<Write>;
 
 impl WriteGuard {
     /// Turns the level into one that reads, with the same lease. Nobody writes in between. When it was the last write level
@@ -194,11 +190,10 @@ impl WriteGuard {
     }
 }
 
-guard_around_level!(WriteGuard);
-
 impl IsGuard for WriteGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
-        Ok(Self { level })
+        let kind = Write(());
+        Ok(Self { level, kind })
     }
 
     fn level(&self) -> &LockGuard {
@@ -238,11 +233,7 @@ impl Mode {
 
 /// The lock `name` of a client, in this mode.
 fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
-    let names = Names::of(&FAMILY, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: mode.commands(),
-    })
+    Kind::new(&FAMILY, config, name, mode.commands())
 }
 
 impl Commands for Mode {

@@ -1,12 +1,10 @@
 //! The simple lock: a string with the hold id, as other libraries' string locks have it.
 
-use std::sync::Arc;
-
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::{Call, HoldRef, simple};
 
@@ -18,6 +16,7 @@ impl sealed::Sealed for Simple {}
 
 impl LockKind for Simple {
     const HANDLE: &'static str = "SimpleLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
@@ -50,11 +49,8 @@ pub type SimpleLock = Handle<Simple>;
 
 /// The simple lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let names = Names::of(&Family::SIMPLE, &config.key_prefix, name)?;
-    Ok(Kind {
-        names: Arc::new(names),
-        commands: KindCommands::OfAll(&Strings),
-    })
+    let commands = KindCommands::OfAll(&Strings);
+    Kind::new(&Family::SIMPLE, config, name, commands)
 }
 
 struct Strings;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
-use crate::lock::guard::{LockGuard, LockKind, sealed};
-use crate::lock::handle::Handle;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient};
+use crate::names::Family;
 
 /// The kind of [`SpinLock`].
 #[derive(Debug)]
@@ -19,6 +19,7 @@ impl sealed::Sealed for Spin {}
 
 impl LockKind for Spin {
     const HANDLE: &'static str = "SpinLock";
+    type Target = LockOfClient;
     type Guard = LockGuard;
 }
 
@@ -67,11 +68,8 @@ pub(crate) fn backoff() -> Backoff {
 pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
     move |config, name| {
         backoff.validate()?;
-        let names = plain::names(config, name)?;
-        Ok(Kind {
-            names: Arc::new(names),
-            commands: KindCommands::OfOne(Arc::new(Polling { backoff })),
-        })
+        let commands = KindCommands::OfOne(Arc::new(Polling { backoff }));
+        Kind::new(&Family::PLAIN, config, name, commands)
     }
 }
 

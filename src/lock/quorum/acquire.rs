@@ -25,6 +25,7 @@ use crate::clock::Moment;
 use crate::engine::gate::ticket::Patience;
 use crate::error::Error;
 use crate::lock::guard::LockGuard;
+use crate::lock::view::HoldOfSeveral;
 
 /// How much later than its wait an acquire may return.
 const GRACE: Duration = Duration::from_millis(25);

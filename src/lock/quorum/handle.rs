@@ -1,6 +1,5 @@
-//! The handle of a lock of a quorum.
+//! The handle of a lock of a quorum, and the owner that it may act for.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +14,25 @@ use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
 use crate::lease::Lease;
-use crate::lock::guard::{IsGuard, LockGuard, LockKind};
-use crate::lock::handle::{LockOfClient, owner_in_scope};
-use crate::lock::kinds;
-use crate::lock::object::{LockInfo, Ttl, is_a_lock};
-use crate::lock::run::run_under;
+use crate::lock::guard::{LockGuard, sealed};
+use crate::lock::handle::{Handle, LockKind, LockOfClient, LockTarget, in_scope, owner_in_scope};
+use crate::lock::kinds::{self, fenced, plain};
+use crate::lock::object::{LockInfo, Ttl};
 use crate::lock::several::CompositeOwner;
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
-/// Its methods are those of [`Handle`](crate::Handle). A handle of a [`QuorumOwner`](crate::QuorumOwner) acts for that
-/// owner, any other for the [scope](crate::Quorum::scope) that it is used in. Cheap to clone; it holds nothing.
+/// A handle of a [`QuorumOwner`](crate::QuorumOwner) acts for that owner, any other for the [scope](crate::Quorum::scope)
+/// that it is used in.
 ///
-/// **Errors.** [`Error::NoQuorum`] when too few servers answered. The error of a single server is returned only when so
-/// many refuse for good that no majority is left. A hold is [lost](LockGuard::lost) when more than a minority of the servers lost it.
+/// - **Busy** means that a majority of the servers answered and somebody else has the lock.
+/// - **A fixed lease** is at most the quorum's [`max_lease`](crate::QuorumBuilder::max_lease).
+/// - **`is_locked`** returns whether the lock is held on so many servers that no majority is free, and
+///   **`remain_time_to_live`** how long it takes until one is, if nobody renews or releases.
+/// - **`force_unlock`** releases the lock on all servers, also those of a minority.
+/// - **Errors.** [`Error::NoQuorum`] instead of [`Error::Unavailable`] when too few servers answered. The error of a single
+///   server is returned only when so many refuse for good that no majority is left. A hold is [lost](LockGuard::lost) when
+///   more than a minority of the servers lost it.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
@@ -38,12 +42,18 @@ use crate::lock::several::CompositeOwner;
 /// guard.unlock().await
 /// # }
 /// ```
-pub struct QuorumHandle<K> {
-    nodes: Arc<QuorumNodes>,
-    name: Arc<str>,
-    kind: Result<Kind, Arc<Error>>,
-    owner: Option<Arc<CompositeOwner>>,
-    of: PhantomData<fn() -> K>,
+pub type QuorumHandle<K> = Handle<AtQuorum<K>>;
+
+/// The kind of [`QuorumHandle<K>`].
+#[derive(Debug)]
+pub struct AtQuorum<K>(PhantomData<fn() -> K>);
+
+impl<K: LockKind> sealed::Sealed for AtQuorum<K> {}
+
+impl<K: LockKind> LockKind for AtQuorum<K> {
+    const HANDLE: &'static str = "QuorumLock";
+    type Target = LockOfQuorum;
+    type Guard = K::Guard;
 }
 
 /// A reentrant lock that is held when more than half of a quorum's servers granted it: what Redisson calls a
@@ -77,44 +87,36 @@ pub type QuorumLock = QuorumHandle<kinds::Reentrant>;
 /// ```
 pub type FencedQuorumLock = QuorumHandle<kinds::Fenced>;
 
-/// Not derived: the kind itself need not be `Clone`.
-impl<K> Clone for QuorumHandle<K> {
-    fn clone(&self) -> Self {
-        Self {
-            nodes: Arc::clone(&self.nodes),
-            name: Arc::clone(&self.name),
-            kind: self.kind.clone(),
-            owner: self.owner.clone(),
-            of: PhantomData,
-        }
-    }
-}
-
-impl<K: LockKind> fmt::Debug for QuorumHandle<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumLock")
-            .field("name", &self.name())
-            .field("has_owner", &self.owner.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
 impl<K: LockKind> QuorumHandle<K> {
-    pub(crate) fn new(
+    /// The lock `name` of a quorum, as `kind` makes it.
+    pub(crate) fn of_quorum(
         nodes: &Arc<QuorumNodes>,
         name: &str,
         owner: Option<&Arc<CompositeOwner>>,
         kind: impl FnOnce(&Config, &str) -> Result<Kind, Error>,
     ) -> Self {
-        Self {
+        Self::to(LockOfQuorum {
             nodes: Arc::clone(nodes),
             name: name.into(),
             kind: kind(nodes.config(), name).map_err(Arc::new),
+            fenced: K::FENCED,
             owner: owner.cloned(),
-            of: PhantomData,
-        }
+        })
     }
+}
 
+/// One lock of a quorum.
+#[derive(Clone)]
+pub struct LockOfQuorum {
+    nodes: Arc<QuorumNodes>,
+    name: Arc<str>,
+    kind: Result<Kind, Arc<Error>>,
+    /// Whether its holds have fencing tokens.
+    fenced: bool,
+    owner: Option<Arc<CompositeOwner>>,
+}
+
+impl LockOfQuorum {
     fn kind(&self) -> Result<&Kind, Error> {
         self.kind.as_ref().map_err(|error| Error::clone(error))
     }
@@ -125,17 +127,45 @@ impl<K: LockKind> QuorumHandle<K> {
         self.owner.clone().or_else(ambient)
     }
 
-    /// The lock's name, without the clients' prefix.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    /// Asks the lock on each node. The answers, if they are those of a majority.
+    async fn ask_all<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        ask: impl Fn(LockOfClient) -> F,
+    ) -> Result<Vec<T>, Error> {
+        let kind = self.kind()?;
+        self.nodes.check_open()?;
+        let asked = self.nodes.all().iter().map(async |node| {
+            node.check_fit()?;
+            ask(LockOfClient::ownerless(node.engine(), kind)).await
+        });
+        usable(join_all(asked).await, self.nodes.needed)
+    }
+}
+
+impl LockTarget for LockOfQuorum {
+    fn name(&self) -> &str {
         &self.name
+    }
+
+    fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    fn info(&self) -> LockInfo {
+        let Ok(kind) = &self.kind else {
+            return LockInfo::default();
+        };
+        LockInfo {
+            command_timeout: self.nodes.config().command_timeout,
+            ..LockInfo::of(self.nodes.id(), kind.names())
+        }
     }
 
     async fn acquire(
         &self,
         wait: Option<Duration>,
         lease: Lease,
-    ) -> Result<Option<K::Guard>, Error> {
+    ) -> Result<Option<LockGuard>, Error> {
         let got = async {
             let config = self.nodes.config();
             lease.resolve(config.watchdog_lease, config.max_lease)?;
@@ -143,7 +173,7 @@ impl<K: LockKind> QuorumHandle<K> {
             let request = AcquireRequest {
                 name: Arc::clone(&self.name),
                 kind: self.kind()?.clone(),
-                fenced: K::FENCED,
+                fenced: self.fenced,
                 lease,
                 owner: self.acts_for(),
                 patience: match wait {
@@ -155,151 +185,22 @@ impl<K: LockKind> QuorumHandle<K> {
             };
             acquire(&self.nodes, request).await
         };
-        let got = got.await.map_err(|error| error.about(self.name()))?;
-        got.map(K::Guard::of).transpose()
+        got.await.map_err(|error| error.about(&self.name))
     }
 
-    /// Waits for the lock without a limit. The watchdog keeps it while the guard lives.
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::lock`](crate::Handle::lock), with [`Error::NoQuorum`] instead of [`Error::Unavailable`]: when too
-    /// few servers answered for `unavailable_after` (default 5 s).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Handle::lock`](crate::Handle::lock).
-    #[doc(alias = "acquire")]
-    pub async fn lock(&self) -> Result<K::Guard, Error> {
-        let got = self.acquire(None, Lease::Watchdog).await?;
-        got.ok_or(Error::Closed)
-    }
-
-    /// Waits for the lock, and takes it for a fixed lease, up to the quorum's
-    /// [`max_lease`](crate::QuorumBuilder::max_lease).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), and [`Error::InvalidLease`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    pub async fn lock_with_lease(&self, lease: Duration) -> Result<K::Guard, Error> {
-        let got = self.acquire(None, Lease::Fixed(lease)).await?;
-        got.ok_or(Error::Closed)
-    }
-
-    /// Waits for the lock for at most `wait`. `None` when it was busy to the end: a majority of the servers answered, and
-    /// somebody else has it. `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. Bind the guard with
-    /// `let Some(guard) = … else`: behind `.is_some()` it is dropped, and the lock is free.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_with_lease`](Self::lock_with_lease); [`Error::NoQuorum`] when the last try found too few servers.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    #[doc(alias = "acquire")]
-    #[doc(alias = "timeout")]
-    pub async fn try_lock(
-        &self,
-        wait: Duration,
-        lease: impl Into<Lease>,
-    ) -> Result<Option<K::Guard>, Error> {
-        self.acquire(Some(wait), lease.into()).await
-    }
-
-    /// Runs `body` under the lock, and cancels it when the hold is lost: [`Handle::run`](crate::Handle::run).
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), and [`Error::Lost`] as [`Handle::run`](crate::Handle::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Handle::run`](crate::Handle::run).
-    pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
-        let guard = self.lock().await?;
-        run_under(guard, body).await
-    }
-
-    /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when the lock stayed busy.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock`](Self::try_lock), and [`Error::Lost`] as [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    pub async fn try_run<T>(
-        &self,
-        wait: Duration,
-        lease: impl Into<Lease>,
-        body: impl AsyncFnOnce(&K::Guard) -> T,
-    ) -> Result<Option<T>, Error> {
-        match self.try_lock(wait, lease).await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// As [`Handle::unlock`](crate::Handle::unlock).
-    ///
-    /// # Errors
-    ///
-    /// As [`Handle::unlock`](crate::Handle::unlock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockGuard::unlock`].
-    pub async fn unlock(&self) -> Result<(), Error> {
+    async fn unlock(&self) -> Result<(), Error> {
         let owner = self.acts_for();
-        let given_back = match owner.and_then(|owner| owner.take(self.name())) {
-            Some(level) => level.into_guard().unlock().await,
-            None => Err(Error::not_owner()),
-        };
-        given_back.map_err(|error| error.about(self.name()))
+        let level = owner.and_then(|owner| owner.take(&self.name));
+        let level = level.ok_or_else(Error::not_owner)?;
+        level.into_guard().unlock().await
     }
 
-    /// Whether the lock is held on so many servers that no majority is free. Asks the servers.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`]; [`Error::NoQuorum`] when too few servers answered.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.remain_time_to_live().await? != Ttl::Free)
-    }
-
-    /// Whether the owner this handle acts for holds the lock, validly. Local; false without an owner.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.hold_count() > 0
-    }
-
-    /// How many levels the owner this handle acts for holds. Local; 0 without an owner.
-    #[must_use]
-    pub fn hold_count(&self) -> u32 {
+    fn hold_count(&self) -> u32 {
         let owner = self.acts_for();
-        owner.map_or(0, |owner| owner.hold_count(self.name()))
+        owner.map_or(0, |owner| owner.hold_count(&self.name))
     }
 
-    /// How long it takes until a majority of the servers is free, if nobody renews or releases. Asks the servers.
-    ///
-    /// # Errors
-    ///
-    /// As [`is_locked`](Self::is_locked).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
         let answered = self.ask_all(|lock| async move { lock.remain_time_to_live().await });
         let mut ttls = answered.await?;
         // The soonest first.
@@ -311,53 +212,81 @@ impl<K: LockKind> QuorumHandle<K> {
         Ok(ttls[self.nodes.needed - 1])
     }
 
-    /// Releases the lock on all servers, whoever holds it, and wakes the next waiters. Returns whether anybody held it on
-    /// any server.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoQuorum`] when too few servers answered; those that did have released it. Else as
-    /// [`Handle::force_unlock`](crate::Handle::force_unlock).
-    ///
-    /// # Cancel safety
-    ///
-    /// The commands may be executed or not.
-    pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let answered = self
-            .ask_all(|lock| async move { lock.force_unlock().await })
-            .await?;
-        Ok(answered.into_iter().any(|held| held))
-    }
-
-    /// Asks the lock on each node. The answers, if they are those of a majority.
-    async fn ask_all<T, F: Future<Output = Result<T, Error>>>(
-        &self,
-        ask: impl Fn(LockOfClient) -> F,
-    ) -> Result<Vec<T>, Error> {
-        let answered = async {
-            let kind = self.kind()?;
-            self.nodes.check_open()?;
-            let asked = self.nodes.all().iter().map(async |node| {
-                node.check_fit()?;
-                ask(LockOfClient::ownerless(node.engine(), kind)).await
-            });
-            usable(join_all(asked).await, self.nodes.needed)
-        };
-        answered.await.map_err(|error| error.about(self.name()))
-    }
-
-    fn lock_info(&self) -> LockInfo {
-        let Ok(kind) = &self.kind else {
-            return LockInfo::default();
-        };
-        LockInfo {
-            command_timeout: self.nodes.config().command_timeout,
-            ..LockInfo::of(self.nodes.id(), kind.names())
-        }
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        let answered = self.ask_all(|lock| async move { lock.force_unlock().await });
+        Ok(answered.await?.into_iter().any(|held| held))
     }
 }
 
-is_a_lock!(QuorumHandle<K>, of K);
+/// Who may enter a lock of a [`Quorum`](crate::Quorum) again: what an [`Owner`](crate::Owner) is to a client.
+///
+/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease asks no server. When
+/// the owner is dropped, its [detached](crate::LockGuard::detach) levels are given back, with a warning in the log.
+///
+/// ```no_run
+/// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
+/// let owner = quorum.new_owner();
+/// let lock = owner.get_lock("accounts");
+/// let outer = lock.lock().await?;
+/// let inner = lock.lock().await?; // enters again
+/// assert_eq!(lock.hold_count(), 2);
+/// inner.unlock().await?;
+/// outer.unlock().await
+/// # }
+/// ```
+pub struct QuorumOwner {
+    nodes: Arc<QuorumNodes>,
+    state: Arc<CompositeOwner>,
+}
+
+impl std::fmt::Debug for QuorumOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QuorumOwner").finish_non_exhaustive()
+    }
+}
+
+impl QuorumOwner {
+    pub(crate) fn new(nodes: &Arc<QuorumNodes>) -> Self {
+        Self {
+            nodes: Arc::clone(nodes),
+            state: CompositeOwner::new(),
+        }
+    }
+
+    /// The lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_lock(&self, name: impl AsRef<str>) -> QuorumLock {
+        QuorumLock::of_quorum(&self.nodes, name.as_ref(), Some(&self.state), plain::kind)
+    }
+
+    /// The fenced lock `name`, for this owner. No I/O; a bad name is an error of the first use.
+    #[must_use]
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedQuorumLock {
+        FencedQuorumLock::of_quorum(&self.nodes, name.as_ref(), Some(&self.state), fenced::kind)
+    }
+
+    /// Runs `future` for this owner: every handle of the quorum that is used inside acts for it, unless that handle
+    /// belongs to another owner.
+    ///
+    /// # Cancel safety
+    ///
+    /// As `future`.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        in_scope(self.nodes.id(), Arc::clone(&self.state), future)
+    }
+}
+
+impl Drop for QuorumOwner {
+    fn drop(&mut self) {
+        let detached = self.state.end();
+        if !detached.is_empty() {
+            tracing::warn!(
+                levels = detached.len(),
+                "an owner ended with detached levels; they are given back"
+            );
+        }
+    }
+}
 
 /// The answers that are not errors, if `needed` of them are there.
 fn usable<T>(answers: Vec<Result<T, Error>>, needed: usize) -> Result<Vec<T>, Error> {

@@ -4,14 +4,13 @@
 //! back. A hold is a [`Composite`](super::several::Composite). From the ground up: one server ([`node`]), which may vote
 //! and what a round comes to ([`rules`]), wake-ups ([`listeners`]), when the next try is due ([`retry`]), the queue of a
 //! name ([`queue`]), all servers and the background thread ([`nodes`]), tokens ([`token`]), one round ([`round`]),
-//! acquiring ([`acquire`]), repair ([`repair`]), handles ([`handle`]) and owners ([`owner`]).
+//! acquiring ([`acquire`]), repair ([`repair`]), handles and owners ([`handle`]).
 
 mod acquire;
 mod handle;
 mod listeners;
 mod node;
 mod nodes;
-mod owner;
 mod queue;
 mod repair;
 mod retry;
@@ -21,8 +20,7 @@ mod rules;
 mod simulation_tests;
 mod token;
 
-pub use self::handle::{FencedQuorumLock, QuorumHandle, QuorumLock};
+pub use self::handle::{AtQuorum, FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub(crate) use self::node::QuorumNode;
 pub(crate) use self::nodes::{QuorumNodes, QuorumSettings};
-pub use self::owner::QuorumOwner;
 pub(crate) use self::repair::start;

@@ -28,7 +28,7 @@ pub(super) async fn take(
     hold: &Composite,
     limit: Duration,
 ) -> Option<FencingToken> {
-    let mut children = hold.guards();
+    let mut children = hold.guards(true);
     children.retain(|(_, child)| child.fencing_token().is_some());
     if children.len() < nodes.needed {
         return None;
@@ -56,7 +56,7 @@ pub(super) async fn take_for(
     lease: Lease,
     hold: &Composite,
 ) -> Result<(), Error> {
-    let children = hold.guards();
+    let children = hold.guards(true);
     let entering = children
         .iter()
         .map(|(_, child)| child.enter_as(kind, lease));

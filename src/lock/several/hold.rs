@@ -4,8 +4,8 @@
 //! checked first, so a hold that is lost stays lost. A check that saw other children than there are now is repeated.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select};
@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::child_levels::ChildLevels;
 use super::state::{ChildState, CompositePhase, CompositeState};
 use crate::engine::hold::state::Ended;
 use crate::error::Error;
@@ -24,19 +23,18 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::view::{HoldOfSeveral, HoldView};
 
+/// A level of each child, by its place. Dropping it gives the level back.
+pub(in crate::lock) type ChildGuards = Vec<Option<LockGuard>>;
+
 /// The holds of the children, by place.
 type ChildHolds = Arc<[Option<HoldView>]>;
 
-/// A hold of several locks as one. It keeps no lock: its levels have those of the children.
+/// A hold of several locks as one. While it has levels, it has levels of its children.
 pub(in crate::lock) struct Composite {
     name: Arc<str>,
     pub(super) needed: usize,
     pub(super) spare_timeout: Duration,
     inner: Mutex<CompositeInner>,
-    /// One for each sort of lease.
-    child_levels: Mutex<Vec<Weak<ChildLevels>>>,
-    /// How many levels of each child it has.
-    of_each: AtomicU32,
     /// 0 for none.
     token: AtomicU64,
     /// Notified when a child is added, and when the hold is over.
@@ -45,29 +43,71 @@ pub(in crate::lock) struct Composite {
 
 struct CompositeInner {
     children: ChildHolds,
+    /// A level of each child, by place: for a fixed lease, and under the watchdog.
+    guards: [Vec<Option<Arc<LockGuard>>>; 2],
+    /// How many levels of the hold share the guards of each sort. The last one gives them back.
+    shared_by: [u32; 2],
     state: CompositeState,
+    /// Also those that were left to the owners of the children.
     levels: u32,
 }
 
+impl CompositeInner {
+    /// Takes the guards of this sort away. None while several levels share them, or one of them is in use.
+    fn take(&mut self, watched: bool) -> Option<ChildGuards> {
+        let sort = usize::from(watched);
+        // Clones are made only under the lock, so a count of 1 stays 1.
+        let in_use = |guard: &Arc<LockGuard>| Arc::strong_count(guard) > 1;
+        if self.shared_by[sort] > 1 || self.guards[sort].iter().flatten().any(in_use) {
+            return None;
+        }
+        self.shared_by[sort] = 0;
+        let guards = std::mem::take(&mut self.guards[sort]).into_iter();
+        Some(
+            guards
+                .map(|guard| guard.and_then(Arc::into_inner))
+                .collect(),
+        )
+    }
+
+    /// One more level shares the guards of this sort, and these of places that have none.
+    fn add(&mut self, watched: bool, guards: &mut ChildGuards) {
+        let sort = usize::from(watched);
+        self.guards[sort].resize(self.children.len(), None);
+        for (place, guard) in self.guards[sort].iter_mut().zip(guards) {
+            if place.is_none() {
+                *place = guard.take().map(Arc::new);
+            }
+        }
+        self.shared_by[sort] += 1;
+    }
+}
+
 impl Composite {
-    /// At least `needed` of `children` must be valid. Entering it waits at most `spare_timeout` for the others.
+    /// A hold of `children`, of which at least `needed` must be valid, with its first level. Entering it waits at most
+    /// `spare_timeout` for the others.
     pub(super) fn new(
         name: &Arc<str>,
         needed: usize,
         spare_timeout: Duration,
-        children: ChildHolds,
+        mut children: ChildGuards,
+        watched: bool,
     ) -> Arc<Self> {
+        let views = children.iter();
+        let views = views.map(|child| child.as_ref().map(LockGuard::hold));
+        let mut inner = CompositeInner {
+            children: views.collect(),
+            guards: Default::default(),
+            shared_by: [0; 2],
+            state: CompositeState::new(needed),
+            levels: 1,
+        };
+        inner.add(watched, &mut children);
         Arc::new(Self {
             name: Arc::clone(name),
             needed,
             spare_timeout,
-            inner: Mutex::new(CompositeInner {
-                children,
-                state: CompositeState::new(needed),
-                levels: 0,
-            }),
-            child_levels: Mutex::default(),
-            of_each: AtomicU32::new(0),
+            inner: Mutex::new(inner),
             token: AtomicU64::new(0),
             changed: Notify::new(),
         })
@@ -83,60 +123,80 @@ impl Composite {
 
     /// How many more levels it has than each child.
     pub(super) fn extra_levels(&self) -> u32 {
-        // Relaxed: nothing is ordered by this number.
-        self.levels()
-            .saturating_sub(self.of_each.load(Ordering::Relaxed))
+        let shared_by = self.inner.lock().shared_by;
+        shared_by
+            .iter()
+            .map(|levels| levels.saturating_sub(1))
+            .sum()
     }
 
-    /// Adds a level. False when the hold is over: an owner may find it just after its last level is gone.
-    pub(super) fn enter(&self) -> bool {
+    /// Whether several levels share the guards of this sort.
+    pub(super) fn is_shared(&self, watched: bool) -> bool {
+        self.inner.lock().shared_by[usize::from(watched)] > 1
+    }
+
+    /// Adds a level that shares the guards of this sort. False when there are none, or the hold is over.
+    pub(super) fn share(&self, watched: bool) -> bool {
+        let mut inner = self.inner.lock();
+        let shared = inner.shared_by[usize::from(watched)] > 0 && !inner.state.is_final();
+        if shared {
+            inner.shared_by[usize::from(watched)] += 1;
+            inner.levels += 1;
+        }
+        shared
+    }
+
+    /// Adds a level with these guards. False when the hold is over: an owner may find it just after its last level is
+    /// gone.
+    pub(super) fn enter(&self, watched: bool, mut guards: ChildGuards) -> bool {
         let mut inner = self.inner.lock();
         let is_on = !inner.state.is_final();
-        inner.levels += u32::from(is_on);
+        if is_on {
+            inner.add(watched, &mut guards);
+            inner.levels += 1;
+        }
+        drop(inner);
+        // Another level of this sort may have come first.
+        drop(guards);
         is_on
     }
 
-    /// Notes one more level of each child.
-    pub(super) fn add_child_levels(&self, new: &Arc<ChildLevels>) {
-        // Relaxed: as above.
-        self.of_each.fetch_add(1, Ordering::Relaxed);
-        let mut all = self.child_levels.lock();
-        all.retain(|levels| levels.strong_count() > 0);
-        all.push(Arc::downgrade(new));
-    }
-
-    /// Notes that a level of each child is gone.
-    pub(super) fn remove_child_levels(&self) {
-        // Relaxed: as above.
-        self.of_each.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// The levels of the children, by sort of lease.
-    pub(super) fn child_levels(&self) -> Vec<Arc<ChildLevels>> {
-        let all = self.child_levels.lock();
-        all.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Removes a level. Without levels the hold is over, and cannot be lost any more.
-    pub(super) fn leave(&self) {
+    /// Removes a level. Without levels the hold is over, and cannot be lost any more. Returns the guards of this sort
+    /// with its last level.
+    pub(super) fn leave(&self, watched: bool) -> Option<Vec<LockGuard>> {
         // A loss that nobody has noticed yet comes first.
         self.look();
         let mut inner = self.inner.lock();
         inner.levels -= 1;
-        if inner.levels == 0 {
+        let is_over = inner.levels == 0;
+        if is_over {
             inner.state.end();
-            drop(inner);
+        }
+        let sort = usize::from(watched);
+        inner.shared_by[sort] = inner.shared_by[sort].saturating_sub(1);
+        let is_last = inner.shared_by[sort] == 0;
+        let guards = is_last.then(|| std::mem::take(&mut inner.guards[sort]));
+        drop(inner);
+        if is_over {
             self.has_changed();
         }
+        // A guard in use elsewhere is given back at the end of that use.
+        let guards = guards?.into_iter().flatten().filter_map(Arc::into_inner);
+        Some(guards.collect())
+    }
+
+    /// Takes the guards of a level that is the only one of its sort, to leave them to the owners of the children.
+    pub(super) fn leave_to_owners(&self, watched: bool) -> Option<ChildGuards> {
+        self.inner.lock().take(watched)
     }
 
     /// Takes the children of the only level, to leave them to their leases: the hold cannot be lost any more, and children
     /// that come later are left to their leases, too. None while other levels share the children.
-    pub(super) fn leave_to_lease(&self, levels: &ChildLevels) -> Option<Vec<(usize, LockGuard)>> {
+    pub(super) fn leave_to_lease(&self, watched: bool) -> Option<ChildGuards> {
         self.look();
         // A child is added under this lock, so it is among these, or comes later.
         let mut inner = self.inner.lock();
-        let children = levels.take()?;
+        let children = inner.take(watched)?;
         inner.state.leave_to_lease();
         Some(children)
     }
@@ -146,19 +206,16 @@ impl Composite {
         self.look() == CompositePhase::LeftToLease
     }
 
-    /// Undoes [`leave_to_lease`](Self::leave_to_lease).
-    pub(super) fn goes_on(&self) {
-        self.inner.lock().state.goes_on();
+    /// Undoes [`leave_to_lease`](Self::leave_to_lease) for these guards.
+    pub(super) fn goes_on(&self, watched: bool, mut guards: ChildGuards) {
+        let mut inner = self.inner.lock();
+        inner.add(watched, &mut guards);
+        inner.state.goes_on();
     }
 
     /// Notifies the tasks that wait for the end: there are other children now, or the hold is over.
     fn has_changed(&self) {
         self.changed.notify_waiters();
-    }
-
-    pub(in crate::lock) fn token(&self) -> Option<FencingToken> {
-        // Relaxed: nothing else is published with the number.
-        FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
     /// Sets the token, unless there is one.
@@ -237,28 +294,31 @@ impl Composite {
 
     /// Puts a child into this place, with a guard for each sort of lease. False when the hold is not valid any more: then
     /// the guards are turned away.
-    fn put(&self, place: usize, guards: Vec<(Arc<ChildLevels>, LockGuard)>) -> bool {
-        let Some((_, first)) = guards.first() else {
+    fn put(&self, place: usize, mut guards: [Option<LockGuard>; 2]) -> bool {
+        let Some(child) = guards.iter().flatten().next().map(LockGuard::hold) else {
             return false;
         };
-        let child = first.hold();
-        let mut unwanted = Vec::new();
-        let mut guards = Some(guards);
+        let mut replaced = Vec::new();
         let taken = self.look_and(|inner, phase| {
-            if !matches!(phase, CompositePhase::Held(_)) || place >= inner.children.len() {
+            let is_held = matches!(phase, CompositePhase::Held(_));
+            if !is_held || place >= inner.children.len() || inner.shared_by == [0; 2] {
                 return false;
             }
             // Under the lock that the end of the hold takes, so the last level finds these guards.
-            for (levels, guard) in guards.take().into_iter().flatten() {
-                unwanted.extend(levels.put(place, guard));
+            for (sort, guard) in guards.iter_mut().enumerate() {
+                if inner.shared_by[sort] > 0
+                    && let Some(guard) = guard.take()
+                {
+                    replaced.push(inner.guards[sort][place].replace(Arc::new(guard)));
+                }
             }
             let mut children = inner.children.to_vec();
             children[place] = Some(child);
             inner.children = children.into();
             true
         });
-        drop(unwanted);
-        for (_, guard) in guards.into_iter().flatten() {
+        drop(replaced);
+        for guard in guards.into_iter().flatten().filter(|_| !taken) {
             self.turn_away(guard);
         }
         self.has_changed();
@@ -273,60 +333,64 @@ impl Composite {
         }
     }
 
-    /// Puts a child into this place that has one level, under the watchdog or not, and enters it for the other levels.
-    /// False when the hold is not valid any more, or the child cannot be entered: then it is left to its lease, if the
-    /// other children were, or given back.
+    /// Puts a child into this place that has one level, under the watchdog or not, and enters it for levels of the other
+    /// sort. False when the hold is not valid any more, or the child cannot be entered: then it is left to its lease, if
+    /// the other children were, or given back.
     pub(in crate::lock) async fn adopt(
         &self,
         place: usize,
         child: LockGuard,
         watched: bool,
     ) -> bool {
-        let mut guards = Vec::new();
-        let mut same = None;
-        for levels in self.child_levels() {
-            if levels.watched == watched && same.is_none() {
-                same = Some(levels);
-                continue;
-            }
-            let lease = if levels.watched {
-                Lease::Watchdog
-            } else {
+        let other = usize::from(!watched);
+        let is_used = self.inner.lock().shared_by[other] > 0;
+        let mut guards = [None, None];
+        if is_used {
+            let lease = if watched {
                 Lease::Fixed(self.valid_for())
+            } else {
+                Lease::Watchdog
             };
             match child.reenter(lease).await {
-                Ok(level) => guards.push((levels, level)),
+                Ok(level) => guards[other] = Some(level),
                 Err(_) => return false,
             }
         }
-        match same {
-            Some(levels) => guards.push((levels, child)),
-            // The hold has no level any more.
-            None if guards.is_empty() => self.turn_away(child),
-            None => {}
-        }
+        guards[usize::from(watched)] = Some(child);
         self.put(place, guards)
     }
 
     /// The lease for a child that joins now.
     pub(in crate::lock) fn lease_now(&self) -> Lease {
-        if self.child_levels().iter().any(|levels| levels.watched) {
+        let [_, watched] = self.inner.lock().shared_by;
+        if watched > 0 {
             Lease::Watchdog
         } else {
             Lease::Fixed(self.valid_for())
         }
     }
 
-    /// One guard of each child, with its place.
-    pub(in crate::lock) fn guards(&self) -> Vec<(usize, Arc<LockGuard>)> {
-        let mut all: Vec<_> = self
-            .child_levels()
-            .iter()
-            .flat_map(|levels| levels.guards())
-            .collect();
-        all.sort_by_key(|(place, _)| *place);
-        all.dedup_by_key(|(place, _)| *place);
-        all
+    /// The guards of this sort.
+    pub(super) fn guards_of(&self, watched: bool) -> Vec<Arc<LockGuard>> {
+        let inner = self.inner.lock();
+        let guards = inner.guards[usize::from(watched)].iter().flatten();
+        guards.cloned().collect()
+    }
+
+    /// One guard of each child, with its place: of this sort where there is one.
+    pub(in crate::lock) fn guards(&self, watched: bool) -> Vec<(usize, Arc<LockGuard>)> {
+        let inner = self.inner.lock();
+        let of = |watched: bool, place: usize| {
+            let guards = &inner.guards[usize::from(watched)];
+            guards.get(place).cloned().flatten()
+        };
+        let places = 0..inner.children.len();
+        places
+            .filter_map(|place| {
+                let guard = of(watched, place).or_else(|| of(!watched, place));
+                Some((place, guard?))
+            })
+            .collect()
     }
 
     /// Resolves when the hold is not valid any more.
@@ -348,7 +412,8 @@ impl HoldOfSeveral for Composite {
     }
 
     fn token(&self) -> Option<FencingToken> {
-        self.token()
+        // Relaxed: nothing else is published with the number.
+        FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
     fn state(&self) -> ChildState {

@@ -1,29 +1,32 @@
-//! One level of a hold of several locks as one, and the owner of such levels, where the children have none.
+//! One level of a hold of several locks as one, the owner of such levels, where the children have none, and how all
+//! children are asked at the same time, until enough answers agree.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 
-use super::asking::{ask, enter_children, first_result, take_ready};
-use super::child_levels::{ChildGuards, ChildLevels};
-use super::hold::Composite;
-use super::state::nth_largest;
+use super::hold::{ChildGuards, Composite};
+use super::state::{Tally, nth_largest};
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
 use crate::host::RandomState;
 use crate::lease::Lease;
-use crate::lock::guard::{GuardError, LevelOfSeveral, LockGuard};
+use crate::lock::guard::{LevelOfSeveral, LockGuard};
 
 /// One level of a hold of several locks as one. Dropping it gives the level back.
 pub(in crate::lock) struct CompositeLevel {
     hold: Arc<Composite>,
-    /// Shared by all levels with the same sort of lease. None once the level is given back.
-    children: Option<Arc<ChildLevels>>,
+    /// Whether the watchdog keeps it.
+    watched: bool,
+    /// Whether it has to be given back.
+    open: bool,
     /// The owner that the level can be left to. Without one, the owners of the children take its levels.
     owner: Option<Arc<CompositeOwner>>,
 }
@@ -38,11 +41,19 @@ impl CompositeLevel {
         children: ChildGuards,
         lease: Lease,
     ) -> Self {
-        let views = children.iter();
-        let views = views.map(|child| child.as_ref().map(LockGuard::hold));
-        let hold = Composite::new(name, needed, spare_timeout, views.collect());
-        hold.enter();
-        Self::with(&hold, children, lease, None)
+        let watched = lease == Lease::Watchdog;
+        let hold = Composite::new(name, needed, spare_timeout, children, watched);
+        Self::of(&hold, watched, None)
+    }
+
+    /// A level of `hold`, which counts it already.
+    fn of(hold: &Arc<Composite>, watched: bool, owner: Option<Arc<CompositeOwner>>) -> Self {
+        Self {
+            hold: Arc::clone(hold),
+            watched,
+            open: true,
+            owner,
+        }
     }
 
     /// Lets this owner enter the hold again.
@@ -52,22 +63,6 @@ impl CompositeLevel {
         self
     }
 
-    /// A level of `hold`, which counts it already, with its own levels of the children.
-    fn with(
-        hold: &Arc<Composite>,
-        children: ChildGuards,
-        lease: Lease,
-        owner: Option<Arc<CompositeOwner>>,
-    ) -> Self {
-        let children = ChildLevels::new(lease == Lease::Watchdog, children);
-        hold.add_child_levels(&children);
-        Self {
-            hold: Arc::clone(hold),
-            children: Some(children),
-            owner,
-        }
-    }
-
     /// One more level of `hold`; None when the hold is over.
     async fn enter(
         hold: &Arc<Composite>,
@@ -75,36 +70,27 @@ impl CompositeLevel {
         owner: Option<Arc<CompositeOwner>>,
     ) -> Result<Option<Self>, Error> {
         hold.check()?;
-        let all = hold.child_levels();
-        let same = all
-            .iter()
-            .find(|levels| levels.watched == (lease == Lease::Watchdog));
-        if let Some(levels) = same.filter(|levels| levels.join()) {
-            if !hold.enter() {
-                drop(levels.leave());
-                return over(hold);
-            }
+        let watched = lease == Lease::Watchdog;
+        if hold.share(watched) {
             // From here on dropping this gives the level back.
-            let level = Self {
-                hold: Arc::clone(hold),
-                children: Some(Arc::clone(levels)),
-                owner,
-            };
+            let level = Self::of(hold, watched, owner);
             if let Lease::Fixed(lease) = lease {
                 level.ask_to_extend(lease).await?;
             }
             return Ok(Some(level));
         }
-        for levels in all {
-            let entered = enter_children(hold, &levels, lease).await;
-            match entered {
-                Ok(_) if !hold.enter() => return over(hold),
-                Ok(children) => return Ok(Some(Self::with(hold, children, lease, owner))),
-                Err(Error::NotOwner { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let is_in = match enter_children(hold, lease).await {
+            Ok(children) => hold.enter(watched, children),
+            Err(Error::NotOwner { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        if is_in {
+            return Ok(Some(Self::of(hold, watched, owner)));
         }
-        Ok(None)
+        match hold.check() {
+            Err(error) if error.is_lost() => Err(error),
+            _ => Ok(None),
+        }
     }
 
     pub(in crate::lock) fn hold(&self) -> &Arc<Composite> {
@@ -115,15 +101,10 @@ impl CompositeLevel {
         LockGuard::of_several(Arc::clone(&self.hold) as _, self)
     }
 
-    fn guards(&self) -> Vec<Arc<LockGuard>> {
-        let guards = self.children.iter().flat_map(|levels| levels.guards());
-        guards.map(|(_, guard)| guard).collect()
-    }
-
     /// Asks the children of this level. When too few of them are valid and the hold goes on with others, the error is
     /// `NoQuorum`: nothing is lost.
     async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
-        let children = self.guards();
+        let children = self.hold.guards_of(self.watched);
         let asked = children.iter().map(|child| child.extend(lease));
         let answer = ask(self.hold.needed, asked).await;
         match answer {
@@ -135,34 +116,37 @@ impl CompositeLevel {
         }
     }
 
+    async fn verify_children(&self, watched: bool) -> Result<(), Error> {
+        let children = self.hold.guards(watched);
+        let asked = children.iter().map(|(_, child)| child.verify());
+        ask(self.hold.needed, asked).await
+    }
+
     /// Takes the level off. Returns the levels of the children, if no other level shares them.
     fn leave(&mut self) -> Option<Vec<LockGuard>> {
-        let levels = self.children.take()?;
-        self.hold.leave();
-        let children = levels.leave()?;
-        self.hold.remove_child_levels();
-        Some(children)
+        let was_open = std::mem::take(&mut self.open);
+        was_open.then(|| self.hold.leave(self.watched)).flatten()
     }
 
     /// Asks each valid child; those that are lost do not count.
     fn ask_valid(&self, ask: impl Fn(&LockGuard) -> Result<(), Error>) -> Result<(), Error> {
-        let children = self.guards();
+        let children = self.hold.guards_of(self.watched);
         let mut valid = children.iter().filter(|child| child.is_valid());
         valid.try_for_each(|child| ask(child))
     }
 
     /// Fails when another level shares those of the children.
     fn check_alone(&self) -> Result<(), Error> {
-        match &self.children {
-            Some(levels) if levels.is_shared() => Err(LeaseError::OtherLevels.into()),
-            _ => Ok(()),
+        if self.hold.is_shared(self.watched) {
+            return Err(LeaseError::OtherLevels.into());
         }
+        Ok(())
     }
 }
 
 impl LevelOfSeveral for CompositeLevel {
     fn hold_count(&self) -> u32 {
-        let children = self.guards();
+        let children = self.hold.guards_of(self.watched);
         let mut counts: Vec<_> = children.iter().map(|child| child.hold_count()).collect();
         if counts.len() < self.hold.needed {
             return 0;
@@ -171,21 +155,17 @@ impl LevelOfSeveral for CompositeLevel {
     }
 
     fn timers(&self) -> Option<Timers> {
-        self.guards().first()?.timers()
+        let (_, child) = self.hold.guards(self.watched).into_iter().next()?;
+        child.timers()
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
         async {
             self.hold.check()?;
-            let own = self.guards();
-            let asked = own.iter().map(|child| child.verify());
-            match ask(self.hold.needed, asked).await {
+            // Levels of the other sort may have children that this one lacks or lost.
+            match self.verify_children(self.watched).await {
                 Err(lost) if lost.is_lost() && self.hold.is_held() => {
-                    // Other levels may have the children that this one lacks. They are asked only now, as a guard that is
-                    // being asked is not given back by its own level but at the end of this.
-                    let all = self.hold.guards();
-                    let asked = all.iter().map(|(_, child)| child.verify());
-                    ask(self.hold.needed, asked).await
+                    self.verify_children(!self.watched).await
                 }
                 answer => answer,
             }
@@ -195,7 +175,7 @@ impl LevelOfSeveral for CompositeLevel {
 
     fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
         async move {
-            if self.children.as_ref().is_some_and(|levels| levels.watched) {
+            if self.watched {
                 return Err(LeaseError::Watchdog.into());
             }
             self.hold.check()?;
@@ -252,21 +232,19 @@ impl LevelOfSeveral for CompositeLevel {
     fn detach(&mut self) -> Result<(), Error> {
         self.may_detach()?;
         let Some(owner) = self.owner.clone() else {
-            if let Some(levels) = &self.children {
-                for (_, child) in levels.take().ok_or(LeaseError::OtherLevels)? {
-                    child.leave_to_owner();
-                }
-                self.children = None;
-            }
+            let children = self.hold.leave_to_owners(self.watched);
+            let children = children.ok_or(LeaseError::OtherLevels)?;
+            children
+                .into_iter()
+                .flatten()
+                .for_each(LockGuard::leave_to_owner);
+            self.open = false;
             return Ok(());
         };
-        let level = Self {
-            hold: Arc::clone(&self.hold),
-            children: self.children.take(),
-            owner: Some(Arc::clone(&owner)),
-        };
+        let level = Self::of(&self.hold, self.watched, Some(Arc::clone(&owner)));
+        self.open = false;
         owner.keep(level).map_err(|mut refused| {
-            self.children = refused.children.take();
+            self.open = std::mem::take(&mut refused.open);
             Error::not_owner()
         })
     }
@@ -286,28 +264,25 @@ impl LevelOfSeveral for CompositeLevel {
     /// Else the refusing ones stay and the others are gone, so the hold is lost or over.
     fn let_expire(&mut self) -> Result<(), Error> {
         self.may_expire()?;
-        let (mut refused, mut first_error) = (Vec::new(), None);
-        let mut left = 0;
-        let Some(levels) = &self.children else {
-            return Ok(());
-        };
-        let children = self.hold.leave_to_lease(levels);
-        for (place, child) in children.ok_or(LeaseError::OtherLevels)? {
-            match child.let_expire().map_err(GuardError::into_parts) {
-                Ok(()) => left += 1,
-                Err((child, error)) => {
-                    refused.push((place, child));
+        let children = self.hold.leave_to_lease(self.watched);
+        let mut children = children.ok_or(LeaseError::OtherLevels)?;
+        let (mut left, mut first_error) = (0, None);
+        for place in &mut children {
+            match place.take().map(LockGuard::let_expire) {
+                None => {}
+                Some(Ok(())) => left += 1,
+                Some(Err(refused)) => {
+                    let (child, error) = refused.into_parts();
+                    *place = Some(child);
                     first_error.get_or_insert(error);
                 }
             }
         }
         if left < self.hold.needed {
-            levels.put_back(refused);
-            self.hold.goes_on();
+            self.hold.goes_on(self.watched, children);
             return Err(first_error.unwrap_or_else(Error::not_owner));
         }
-        self.children = None;
-        self.hold.leave();
+        drop(self.leave());
         Ok(())
     }
 }
@@ -315,14 +290,6 @@ impl LevelOfSeveral for CompositeLevel {
 impl Drop for CompositeLevel {
     fn drop(&mut self) {
         drop(self.leave());
-    }
-}
-
-/// The result of entering a hold that is over: an error only if it was lost.
-fn over<T>(hold: &Composite) -> Result<Option<T>, Error> {
-    match hold.check() {
-        Err(error) if error.is_lost() => Err(error),
-        _ => Ok(None),
     }
 }
 
@@ -437,4 +404,86 @@ impl CompositeOwner {
         let detached = by_name.into_values().map(|owned| owned.detached);
         detached.flatten().collect()
     }
+}
+
+/// One more level of each child.
+pub(super) async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, Error> {
+    let guards = hold.guards(lease == Lease::Watchdog);
+    let places = guards.iter().map(|(place, _)| place + 1).max();
+    let mut entered = ChildGuards::new();
+    entered.resize_with(places.unwrap_or_default(), || None);
+    let mut entering: FuturesUnordered<_> = guards
+        .iter()
+        .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
+        .collect();
+    let mut tally = Tally::new(hold.needed, guards.len());
+    loop {
+        let Some((place, answer)) = entering.next().await else {
+            return Err(Error::not_owner());
+        };
+        let result = tally.count(answer.map(|child| entered[place] = Some(child)));
+        match result {
+            None => {}
+            Some(Err(error)) => return Err(error),
+            Some(Ok(())) => break,
+        }
+    }
+    let rest = async {
+        while let Some((place, answer)) = entering.next().await {
+            entered[place] = answer.ok();
+        }
+    };
+    let limit = match lease {
+        Lease::Watchdog => hold.spare_timeout,
+        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 4),
+    };
+    if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
+        timers.within(limit, rest).await;
+    }
+    drop(entering);
+    Ok(entered)
+}
+
+/// Runs these futures at the same time until [`Tally`] has a result.
+pub(super) async fn ask(
+    needed: usize,
+    asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
+) -> Result<(), Error> {
+    first_result(needed, &mut asked.collect()).await
+}
+
+/// As [`ask`]. The futures that have not ended stay in `asked`.
+pub(super) async fn first_result(
+    needed: usize,
+    asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
+) -> Result<(), Error> {
+    let mut tally = Tally::new(needed, asked.len());
+    while let Some(answer) = asked.next().await {
+        if let Some(result) = tally.count(answer) {
+            return result;
+        }
+    }
+    // There was no future.
+    Err(Error::not_owner())
+}
+
+/// Takes the outputs that are ready, after a pause in which the connections of this runtime deliver what they have read.
+/// That is cheaper than waking another thread for them.
+pub(in crate::lock) async fn take_ready<F: Future>(
+    futures: &mut FuturesUnordered<F>,
+    mut take: impl FnMut(F::Output),
+) {
+    let mut paused = futures.is_empty();
+    poll_fn(|context| {
+        if !paused {
+            paused = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        while let Poll::Ready(Some(output)) = futures.poll_next_unpin(context) {
+            take(output);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }

@@ -1,4 +1,4 @@
-//! Taking several locks together.
+//! Several locks as one: all of them or none. The handle, the set of its locks, and how they are taken together.
 //!
 //! 1. It never waits while it holds: it waits for one lock, with nothing in hand, and then tries the others once, all at
 //!    the same time. So two of these never wait for each other, and none waits for a caller that takes the same locks in
@@ -11,22 +11,296 @@
 //!    nobody.
 //! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::{BoxFuture, join_all, ready};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
-use super::set::Set;
+use super::guard::{LockGuard, sealed};
+use super::handle::{Handle, LockKind, LockTarget};
+use super::object::{Lock, LockInfo, Ttl};
+use super::several::{CompositeLevel, LONGEST_PAUSE, MOST, Pauses};
 use crate::backend::{Failure, Timers};
 use crate::clock::{Clock, Moment};
-use crate::error::Error;
+use crate::error::{Error, SetError};
 use crate::lease::Lease;
-use crate::lock::guard::LockGuard;
-use crate::lock::several::{CompositeLevel, LONGEST_PAUSE, Pauses};
+
+/// Several locks as one: it is held when all of them are.
+///
+/// They may be of any kind, client and server. Each is an ordinary lock, which others may take on its own, also Java
+/// services. Its hold is valid while all of its locks are, and [lost](LockGuard::lost) with the first of them.
+///
+/// ```no_run
+/// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// use watchlock::MultiLock;
+///
+/// let both = MultiLock::new([client.get_lock("account:1"), client.get_lock("account:2")])?;
+/// both.run(async |guard| {
+///     println!("nobody else is at {}", guard.name());
+/// }).await
+/// # }
+/// ```
+///
+/// Of several kinds:
+///
+/// ```no_run
+/// # fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {
+/// use watchlock::MultiLock;
+///
+/// let both = MultiLock::builder()
+///     .with(client.get_lock("stock"))
+///     .with(client.get_fenced_lock("ledger"))
+///     .build()?;
+/// # drop(both);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **No deadlock, in any order.** It never waits while it holds: it waits for one lock, then tries the others at once. If
+/// one is busy, it gives all back and waits for that one. So sets may overlap, be given in any order, and compete with a
+/// `RedissonMultiLock` on the same locks. It has no place in a queue for the locks that it does not wait for: where others
+/// always wait for each of its locks alone, it may wait for long.
+///
+/// **Whom it acts for** depends on each of its locks: those of one [`Owner`](crate::Owner), or used in a scope, enter again
+/// what that owner holds.
+///
+/// **Verbs.** Its name is the names of its locks in their order, separated by a comma and a space. The time-outs are those
+/// of the client with the longest command time-out. A fixed lease begins at the start of the acquire, so without a guard
+/// none of the locks is held for longer than that. `is_locked` returns whether anybody holds any of the locks, `hold_count`
+/// the smallest of their counts, `remain_time_to_live` that of the lock with the longest time left. `unlock` and
+/// `force_unlock` go on with the other locks when one fails, and return the first error. An acquire that is not polled for
+/// longer than a command time-out gives back what it has.
+///
+/// **Errors** of one of its locks name that lock. The other locks are given back then. [`Error::Lost`] also when an acquire
+/// repeatedly lost some locks before it had all.
+///
+/// **Guards.** [`reenter`](LockGuard::reenter) with the same sort of lease (watchdog or fixed) only counts in the guard.
+/// With the other sort it enters each lock again. [`detach`](LockGuard::detach) leaves each lock to its owner, so each
+/// must have one, and [`unlock`](Handle::unlock) gives back the newest detached level of each. Guards that share a level
+/// after `reenter` can neither be detached nor left to expire
+/// ([`LeaseError::OtherLevels`](crate::LeaseError::OtherLevels)).
+///
+/// It cannot see that two clients use the same server: if both have the same lock in one set, the second waits for the
+/// first without end.
+#[doc(alias = "RedissonMultiLock")]
+#[doc(alias = "getMultiLock")]
+pub type MultiLock = Handle<Several>;
+
+/// The kind of [`MultiLock`].
+#[derive(Debug)]
+pub enum Several {}
+
+impl sealed::Sealed for Several {}
+
+impl LockKind for Several {
+    const HANDLE: &'static str = "MultiLock";
+    type Target = Arc<Set>;
+    type Guard = LockGuard;
+}
+
+/// The locks of a [`MultiLock`], collected one by one: they may be of different kinds.
+///
+/// ```no_run
+/// # fn example(client: watchlock::Client, shards: u32) -> Result<(), watchlock::Error> {
+/// let mut builder = watchlock::MultiLock::builder().with(client.get_read_write_lock("schema").read_lock());
+/// for shard in 0..shards {
+///     builder = builder.with(client.get_lock(format!("shard:{shard}")));
+/// }
+/// let all = builder.build()?;
+/// # drop(all);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MultiLockBuilder {
+    locks: Vec<Arc<dyn Lock>>,
+}
+
+impl fmt::Debug for MultiLockBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.locks.iter().map(Lock::name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl MultiLockBuilder {
+    /// Adds a lock of any kind.
+    pub fn with(mut self, lock: impl Lock + 'static) -> Self {
+        self.locks.push(Arc::new(lock));
+        self
+    }
+
+    /// The locks as one. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// As [`MultiLock::new`].
+    pub fn build(self) -> Result<MultiLock, Error> {
+        MultiLock::new(self.locks)
+    }
+}
+
+impl MultiLock {
+    /// For locks of several kinds.
+    pub fn builder() -> MultiLockBuilder {
+        MultiLockBuilder::default()
+    }
+
+    /// These locks as one: 2 to 64, each once. No I/O.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidSet`] when there are too few or too many, when a client's name occurs twice (also as two kinds of
+    /// lock), or when more than one has a [queue](LockInfo::has_queue) in Redis.
+    pub fn new<L: Into<Arc<dyn Lock>>>(locks: impl IntoIterator<Item = L>) -> Result<Self, Error> {
+        let set = Set::of(locks.into_iter().map(Into::into).collect())?;
+        Ok(Self::to(Arc::new(set)))
+    }
+}
+
+/// Used when no lock reports the command time-out of its client.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Locks that are taken together.
+pub struct Set {
+    /// Their names, joined.
+    name: Arc<str>,
+    locks: Box<[Arc<dyn Lock>]>,
+    info: LockInfo,
+    /// The place of the lock to wait for first.
+    first: usize,
+}
+
+impl Set {
+    fn of(locks: Vec<Arc<dyn Lock>>) -> Result<Self, SetError> {
+        let given = locks.len();
+        if !(2..=MOST).contains(&given) {
+            return Err(SetError::Number { given });
+        }
+        let infos: Vec<_> = locks.iter().map(Lock::info).collect();
+        each_once(&infos)?;
+        let queue = only_queue(&locks, &infos)?;
+        let names: Vec<_> = locks.iter().map(Lock::name).collect();
+        // Sets that begin with the same lock queue there, instead of blocking each other half-way.
+        let least = (0..given).min_by_key(|at| names[*at]);
+        Ok(Self {
+            name: names.join(", ").into(),
+            first: queue.or(least).unwrap_or_default(),
+            info: joined(infos),
+            locks: locks.into(),
+        })
+    }
+
+    fn each(&self) -> impl Iterator<Item = &dyn Lock> {
+        self.locks.iter().map(|lock| &**lock)
+    }
+
+    /// The longest command time-out of the locks' clients.
+    fn command_timeout(&self) -> Duration {
+        match self.info.command_timeout {
+            Duration::ZERO => COMMAND_TIMEOUT,
+            timeout => timeout,
+        }
+    }
+}
+
+fn each_once(infos: &[LockInfo]) -> Result<(), SetError> {
+    let mut seen = HashSet::new();
+    let mut all = infos.iter().flat_map(|info| &info.locks);
+    match all.find(|(client, names)| !seen.insert((client, names.key()))) {
+        Some((_, names)) => Err(SetError::Twice {
+            lock: names.name().into(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The place of the lock with a queue, if there is one.
+fn only_queue(locks: &[Arc<dyn Lock>], infos: &[LockInfo]) -> Result<Option<usize>, SetError> {
+    let mut queues = (0..infos.len()).filter(|at| infos[*at].has_queue);
+    let first = queues.next();
+    match (first, queues.next()) {
+        (Some(first), Some(second)) => Err(SetError::Queues {
+            first: locks[first].name().into(),
+            second: locks[second].name().into(),
+        }),
+        _ => Ok(first),
+    }
+}
+
+fn joined(infos: Vec<LockInfo>) -> LockInfo {
+    let mut joined = LockInfo::default();
+    for info in infos {
+        joined.locks.extend(info.locks);
+        joined.has_queue |= info.has_queue;
+        joined.command_timeout = joined.command_timeout.max(info.command_timeout);
+    }
+    joined
+}
+
+impl LockTarget for Arc<Set> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn has_owner(&self) -> bool {
+        false
+    }
+
+    fn info(&self) -> LockInfo {
+        self.info.clone()
+    }
+
+    async fn acquire(
+        &self,
+        wait: Option<Duration>,
+        lease: Lease,
+    ) -> Result<Option<LockGuard>, Error> {
+        acquire(self, wait, lease).await
+    }
+
+    async fn unlock(&self) -> Result<(), Error> {
+        let given_back = join_all(self.each().map(Lock::unlock)).await;
+        given_back.into_iter().collect()
+    }
+
+    fn hold_count(&self) -> u32 {
+        self.each().map(Lock::hold_count).min().unwrap_or_default()
+    }
+
+    async fn is_locked(&self) -> Result<bool, Error> {
+        any(join_all(self.each().map(Lock::is_locked)).await)
+    }
+
+    async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
+        let mut longest = Ttl::Free;
+        for ttl in join_all(self.each().map(Lock::remain_time_to_live)).await {
+            longest = match (longest, ttl?) {
+                (Ttl::NoExpiry, _) | (_, Ttl::NoExpiry) => Ttl::NoExpiry,
+                (Ttl::Left(one), Ttl::Left(other)) => Ttl::Left(one.max(other)),
+                (Ttl::Free, ttl) | (ttl, Ttl::Free) => ttl,
+            };
+        }
+        Ok(longest)
+    }
+
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        any(join_all(self.each().map(Lock::force_unlock)).await)
+    }
+}
+
+/// Whether any answer is yes, or the first error.
+fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
+    let mut answers = answers.into_iter();
+    answers.try_fold(false, |any, answer| Ok(any | answer?))
+}
 
 /// How long a refused round waits for the answers on the way. The round gives back the locks that they grant sooner than
 /// the background would.
@@ -39,7 +313,7 @@ const GRACE: Duration = Duration::from_millis(25);
 const MOST_LOSSES: u32 = 3;
 
 /// Takes all of `set`; `None` when one stayed busy. Without `wait` it waits without a limit.
-pub(super) async fn acquire(
+async fn acquire(
     set: &Set,
     wait: Option<Duration>,
     lease: Lease,
