@@ -24,8 +24,33 @@ compile() {
     mvn -q -B -f "$project/pom.xml" -Dredisson.version="$version" "$@" process-classes >&2 </dev/null
 }
 
+# The JVM reads the classes of an archive in half of the time, and each test starts a JVM. The archive has what this run
+# loads. Without a redis-server it is smaller; without an archive the JVM reads the classes.
+archive() {
+    redis= answer= port=$((20000 + $$ % 10000))
+    if "${REDIS_SERVER:-redis-server}" --version >/dev/null 2>&1; then
+        "${REDIS_SERVER:-redis-server}" --bind 127.0.0.1 --port "$port" --save "" >/dev/null 2>&1 &
+        redis=$!
+    fi
+    mkfifo "$target/requests"
+    java $quick -XX:ArchiveClassesAtExit="$target/peer.jsa" -cp "$classes" watchlock.interop.Peer \
+        <"$target/requests" 2>/dev/null | {
+        exec 3>"$target/requests"
+        for request in \
+            "\"op\": \"open\", \"url\": \"redis://127.0.0.1:$port/\"" \
+            '"op": "lock", "owner": "a", "kind": "lock", "name": "archive"' \
+            '"op": "unlock", "owner": "a", "kind": "lock", "name": "archive"'; do
+            echo "{\"id\": 1, $request}" >&3 && read -r answer || break
+        done
+        exec 3>&-
+        cat >/dev/null
+    } || true
+    rm "$target/requests"
+    [ -z "$redis" ] || kill "$redis" 2>/dev/null || true
+}
+
 build() {
-    stamp=$(cat "$project/pom.xml" "$project"/src/main/java/watchlock/interop/*.java | cksum)
+    stamp=$(cat "$0" "$project/pom.xml" "$project"/src/main/java/watchlock/interop/*.java | cksum)
     if [ "$(cat "$target/stamp" 2>/dev/null || true)" = "$stamp" ]; then
         return
     fi
@@ -33,6 +58,9 @@ build() {
     mkdir "$target"
     # First with what is on the machine, then from the network.
     compile -o 2>/dev/null || compile
+    # No archive has classes of a folder.
+    jar --create --file "$target/peer.jar" -C "$target/classes" .
+    archive
     printf '%s\n' "$stamp" >"$target/stamp"
 }
 
@@ -46,6 +74,8 @@ case ${1:-4} in
 *) version=$1 ;;
 esac
 target=$project/target/$version
+classes="$target/peer.jar:$target/lib/*"
+quick="-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 # Tests run at the same time: the first builds, the others wait for it.
 mkdir -p "$project/target"
@@ -56,6 +86,5 @@ exec 9>&-
 
 if [ "${2:-}" != --build ]; then
     # shellcheck disable=SC2086 # options are words
-    exec java ${INTEROP_JAVA_OPTS--XX:+UseSerialGC -XX:TieredStopAtLevel=1} \
-        -cp "$target/classes:$target/lib/*" watchlock.interop.Peer
+    exec java ${INTEROP_JAVA_OPTS-$quick -XX:SharedArchiveFile="$target/peer.jsa"} -cp "$classes" watchlock.interop.Peer
 fi

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Error, Lease, LockGuard, LostReason};
+use watchlock::{Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -23,6 +23,9 @@ for_every_kind! {
     f11_a_user_deleted_in_the_middle_is_denied_and_comes_back,
     f11_a_user_that_is_back_within_the_lease_keeps_its_holds,
 }
+
+/// About as much as a look takes: a refused renewal is repeated after a pause, and the lease must not end before.
+const STEP: Duration = Duration::from_millis(6);
 
 /// What connections and the kit itself need, but not the kind.
 const OTHERS: [&str; 12] = [
@@ -64,11 +67,16 @@ async fn limited(kind: &'static Kind, lease: Duration) -> Scene {
     let url = server.url().replace("//", "//app:secret@");
     let builder = watchlock::Client::builder(&url).watchdog_lease(lease);
     let client = builder.connect().await.unwrap();
-    Scene {
-        kind,
-        server,
-        client,
-    }
+    Scene::of_client(kind, server, client)
+}
+
+/// The same on a server whose clock the test drives.
+async fn limited_and_timed(kind: &'static Kind, lease: Duration) -> Scene {
+    let as_user = async |server: &RedisServer| {
+        all_rights(server).await;
+        server.url().replace("//", "//app:secret@")
+    };
+    Scene::timed_with(kind, lease, as_user).await
 }
 
 /// The commands that a hold uses from its beginning to its end, including those inside scripts.
@@ -230,9 +238,9 @@ async fn f11_one_try_trusts_no_busy_answer_while_no_release_would_be_heard(kind:
 async fn of_renewals(scene: &Scene) -> Vec<String> {
     let guard = scene.lock("life").lock().await.unwrap();
     // Every script is known by then.
-    renewed(&guard).await;
+    scene.keep(&guard, SHORT, SHORT).await;
     scene.server.reset_calls().await;
-    renewed(&guard).await;
+    scene.keep(&guard, SHORT, SHORT).await;
     let used = scene.server.calls().await.into_keys();
     let used: Vec<_> = used.filter(|name| !is_other(name)).collect();
     assert!(used.len() >= 3, "the commands were found: {used:?}");
@@ -240,30 +248,27 @@ async fn of_renewals(scene: &Scene) -> Vec<String> {
     used
 }
 
-async fn renewed(guard: &LockGuard) {
-    let (mut before, mut now) = (guard.valid_for(), guard.valid_for());
-    eventually("it is renewed", LONG, async || {
-        before = std::mem::replace(&mut now, guard.valid_for());
-        before < now
-    })
-    .await;
-}
-
 /// A denied renewal says nothing of the hold: it is repeated, and the hold is lost only at its end.
 async fn i8_denied_renewals_are_repeated_until_the_validity_ends(kind: &'static Kind) {
-    let scene = limited(kind, SHORT).await;
+    let scene = limited_and_timed(kind, SHORT).await;
     for command in of_renewals(&scene).await {
         let deny = format!("-{command}");
         let guard = scene.lock("held").lock().await.unwrap();
         user(&scene.server, &[&deny]).await;
         let left = guard.valid_for();
+        scene.pass(left / 2).await;
         eventually("a renewal is due", LONG, async || {
-            guard.valid_for() < left / 2
+            guard.valid_for() <= left / 2
         })
         .await;
         all_rights(&scene.server).await;
-        eventually("renewed", LONG, async || guard.valid_for() > left / 2).await;
+        eventually("renewed", LONG, async || {
+            scene.pass(STEP).await;
+            guard.valid_for() > left / 2
+        })
+        .await;
         user(&scene.server, &[&deny]).await;
+        scene.pass(SHORT).await;
         assert_eq!(soon(guard.lost()).await, LostReason::Expired, "{command}");
         assert!(guard.unlock().await.unwrap_err().is_lost());
         all_rights(&scene.server).await;
@@ -274,7 +279,7 @@ async fn i8_denied_renewals_are_repeated_until_the_validity_ends(kind: &'static 
 
 /// One name of a call that is out of the user's reach, and nothing else is.
 async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static Kind) {
-    let scene = limited(kind, SHORT).await;
+    let scene = limited_and_timed(kind, SHORT).await;
     let mut guards = Vec::new();
     for i in 0..12 {
         let family = if i == 5 { "bad" } else { "good" };
@@ -282,8 +287,10 @@ async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static K
         guards.push(lock.lock().await.unwrap());
     }
     user(&scene.server, &["resetkeys", "~*good*"]).await;
+    scene.keep(&guards[0], SHORT, SHORT).await;
     assert_eq!(soon(guards[5].lost()).await, LostReason::Expired);
     let renewals = scene.server.calls_of("pexpire").await;
+    scene.keep(&guards[0], SHORT, SHORT * 3).await;
     eventually("the others are renewed", LONG, async || {
         scene.server.calls_of("pexpire").await >= renewals + 11 * 6
     })
@@ -295,12 +302,13 @@ async fn one_denied_name_does_not_cost_the_others_their_renewal(kind: &'static K
 
 /// Its renewals go together with those of other names.
 async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Kind) {
-    let scene = limited(kind, SHORT * 3).await;
+    let scene = limited_and_timed(kind, SHORT * 3).await;
     let mut guards = Vec::new();
     for name in ["bad", "good:1", "good:2"] {
         guards.push(scene.lock(name).lock().await.unwrap());
     }
     user(&scene.server, &["resetkeys", "~*good*"]).await;
+    scene.pass(SHORT).await;
     eventually("a renewal was refused", LONG, async || {
         let refused = scene.server.info("errorstats", "errorstat_NOPERM").await;
         refused.is_some()
@@ -308,7 +316,9 @@ async fn one_name_that_was_denied_for_a_while_is_renewed_again(kind: &'static Ki
     .await;
     all_rights(&scene.server).await;
     // Longer than the lease: what is still held was renewed.
-    tokio::time::sleep(SHORT * 3).await;
+    for guard in &guards {
+        scene.keep(guard, SHORT * 3, SHORT * 3).await;
+    }
     for guard in guards {
         guard.check().unwrap();
         guard.unlock().await.unwrap();

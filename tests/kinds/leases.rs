@@ -38,10 +38,13 @@ for_every_kind! {
 const LOST: &str = "at most the release behind it";
 
 async fn a_fixed_hold_is_never_renewed_and_ends_with_its_lease(kind: &'static Kind) {
-    let scene = Scene::short(kind).await;
+    let scene = Scene::timed(kind).await;
     scene.warm().await;
     let guard = scene.lock("fixed").lock_with_lease(SHORT).await.unwrap();
     scene.server.reset_calls().await;
+    for _ in 0..3 {
+        scene.pass(SHORT / 3 + ms(5)).await;
+    }
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     assert!(!guard.is_valid() && guard.valid_for() == Duration::ZERO);
     assert!(scene.calls().await <= 1, "{LOST}");
@@ -82,18 +85,21 @@ async fn t3_a_renewal_writes_the_watchdogs_lease(kind: &'static Kind) {
 async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
     kind: &'static Kind,
 ) {
-    let scene = Scene::short(kind).await;
+    let scene = Scene::timed(kind).await;
     scene.warm().await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "mixed");
     let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let watched = lock.lock().await.unwrap();
-    let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
-    assert!(lost.is_err() && watched.is_valid(), "kept alive");
+    scene.keep(&watched, SHORT, SHORT * 2).await;
+    assert!(watched.is_valid());
     let ended_alone = kind.differs(kind.levels_end_alone);
     assert_eq!(fixed.is_valid(), !ended_alone, "kept for both levels");
     watched.unlock().await.unwrap();
     scene.server.reset_calls().await;
+    for _ in 0..3 {
+        scene.pass(SHORT / 3 + ms(5)).await;
+    }
     assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
     assert!(scene.calls().await <= 1, "{LOST}");
     drop(fixed);
@@ -101,14 +107,14 @@ async fn the_watchdog_keeps_a_hold_while_a_level_of_its_is_alive_and_only_then(
 }
 
 async fn a_watchdog_level_that_comes_late_has_a_fixed_hold_kept(kind: &'static Kind) {
-    let scene = Scene::short(kind).await;
+    let scene = Scene::timed(kind).await;
     let owner = scene.client.new_owner();
     let lock = scene.owned(&owner, "late");
     let fixed = lock.lock_with_lease(SHORT * 2).await.unwrap();
     let watched = lock.lock().await.unwrap();
     fixed.unlock().await.unwrap();
-    let lost = tokio::time::timeout(SHORT * 4, watched.lost()).await;
-    assert!(lost.is_err() && watched.is_valid());
+    scene.keep(&watched, SHORT, SHORT * 4).await;
+    assert!(watched.is_valid());
     watched.unlock().await.unwrap();
     scene.clean().await;
 }
@@ -127,11 +133,12 @@ async fn a_fixed_level_outlives_the_watchdog_level_around_it(kind: &'static Kind
 }
 
 async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind) {
-    let scene = Scene::short(kind).await;
+    let scene = Scene::timed(kind).await;
     let lock = scene.lock("levels");
     let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let again = fixed.reenter(SHORT * 2).await.unwrap();
     scene.assert_vouched(&again, SHORT);
+    scene.pass(SHORT * 2 + ms(5)).await;
     for guard in [&fixed, &again] {
         assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     }
@@ -139,8 +146,7 @@ async fn a_guard_is_entered_for_the_lease_that_is_asked_for(kind: &'static Kind)
 
     let fixed = lock.lock_with_lease(SHORT).await.unwrap();
     let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
-    let lost = tokio::time::timeout(SHORT * 2, watched.lost()).await;
-    assert!(lost.is_err(), "kept alive");
+    scene.keep(&watched, SHORT, SHORT * 2).await;
     for lease in [Duration::ZERO, ms(9), Duration::MAX] {
         let refused = watched.reenter(lease).await.unwrap_err();
         let Error::InvalidLease { problem, .. } = refused else {
@@ -383,7 +389,7 @@ async fn let_expire_of_a_lost_hold_says_so(kind: &'static Kind) {
 }
 
 async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
-    let scene = Scene::short(kind).await;
+    let scene = Scene::timed(kind).await;
     for how in 0..3 {
         let guard = scene.lock("over").lock().await.unwrap();
         match how {
@@ -396,7 +402,10 @@ async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
     let quiet = ms(50);
     tokio::time::sleep(quiet).await; // what a dropped guard sends behind a loss
     scene.server.reset_calls().await;
-    tokio::time::sleep(SHORT).await; // nothing to wait for: silence is what is looked at
+    for _ in 0..4 {
+        // Nothing to wait for: silence is what is looked at.
+        scene.pass(SHORT / 3).await;
+    }
     assert_eq!(scene.calls().await, 0);
 }
 

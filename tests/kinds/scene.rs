@@ -6,6 +6,7 @@ use watchlock::{Backoff, Client, ClientBuilder, Error, Lease, Lock, LockGuard, O
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::{RedisServer, in_cluster};
+use watchlock_test::Redis;
 
 use crate::common::{LONG, SHORT, ms};
 use crate::table::{Kind, Write};
@@ -40,6 +41,8 @@ pub(crate) struct Scene {
     pub(crate) kind: &'static Kind,
     pub(crate) server: RedisServer,
     pub(crate) client: Client,
+    /// The Redis whose clock stands still, if the server is one in memory.
+    timed: Option<Redis>,
 }
 
 impl Scene {
@@ -59,16 +62,75 @@ impl Scene {
         Self::on(kind, RedisServer::start(), set).await
     }
 
+    /// The watchdog's lease is [`SHORT`], and time passes by [`pass`](Self::pass) and [`keep`](Self::keep) alone: the server
+    /// is a Redis in memory. In a cluster, and with `REAL_TIME` set, it is a real one, on which that takes its time.
+    pub(crate) async fn timed(kind: &'static Kind) -> Self {
+        Self::timed_with(kind, SHORT, async |server: &RedisServer| server.url()).await
+    }
+
+    /// The same with another lease, and the address of the server that `at` returns.
+    pub(crate) async fn timed_with(
+        kind: &'static Kind,
+        lease: Duration,
+        at: impl AsyncFnOnce(&RedisServer) -> String,
+    ) -> Self {
+        if in_cluster() || std::env::var_os("REAL_TIME").is_some() {
+            let server = RedisServer::start();
+            let builder = Client::builder(&at(&server).await).watchdog_lease(lease);
+            let client = builder.connect().await;
+            return Self::of_client(kind, server, client.expect("a client"));
+        }
+        let redis = Redis::start();
+        redis.stop_clock();
+        let server = RedisServer::of_others(redis.port());
+        let builder = Client::builder(&at(&server).await).clock(redis.clock());
+        let client = builder.watchdog_lease(lease).connect().await;
+        let scene = Self::of_client(kind, server, client.expect("a client"));
+        Self {
+            timed: Some(redis),
+            ..scene
+        }
+    }
+
+    /// Lets a span pass in which the client need not renew anything.
+    pub(crate) async fn pass(&self, span: Duration) {
+        match &self.timed {
+            Some(redis) => redis.advance(span),
+            None => tokio::time::sleep(span).await,
+        }
+    }
+
+    /// Lets a span pass in which the watchdog keeps a hold under a lease of this length.
+    pub(crate) async fn keep(&self, guard: &LockGuard, lease: Duration, span: Duration) {
+        let Some(redis) = &self.timed else {
+            let lost = tokio::time::timeout(span, guard.lost()).await;
+            return assert!(lost.is_err(), "kept alive");
+        };
+        let third = lease / 3;
+        for _ in 0..span.as_millis().div_ceil(third.as_millis()) {
+            redis.advance(third);
+            eventually("it is renewed", LONG, async || {
+                guard.valid_for() > third * 2
+            })
+            .await;
+        }
+    }
+
     pub(crate) async fn on(
         kind: &'static Kind,
         server: RedisServer,
         set: impl FnOnce(ClientBuilder) -> ClientBuilder,
     ) -> Self {
         let client = set(Client::builder(&server.url())).connect().await;
+        Self::of_client(kind, server, client.expect("a client"))
+    }
+
+    pub(crate) fn of_client(kind: &'static Kind, server: RedisServer, client: Client) -> Self {
         Self {
             kind,
-            client: client.expect("a client"),
             server,
+            client,
+            timed: None,
         }
     }
 
@@ -80,11 +142,7 @@ impl Scene {
         let server = RedisServer::start();
         let proxy = Proxy::to(&server);
         let client = set(through(&proxy)).connect().await;
-        let scene = Self {
-            kind,
-            client: client.expect("a client"),
-            server,
-        };
+        let scene = Self::of_client(kind, server, client.expect("a client"));
         scene.warm().await;
         (scene, proxy)
     }
@@ -124,8 +182,11 @@ impl Scene {
 
     /// Another client of the same server.
     pub(crate) async fn other(&self) -> Client {
-        let client = Client::connect(&self.server.url()).await;
-        client.expect("a client")
+        let mut builder = Client::builder(&self.server.url());
+        if let Some(redis) = &self.timed {
+            builder = builder.clock(redis.clock());
+        }
+        builder.connect().await.expect("a client")
     }
 
     /// A client whose waiters get messages, if the kind listens: it polls once a minute.

@@ -68,6 +68,15 @@ impl RedisServer {
         Self::options().start()
     }
 
+    /// A server that somebody else runs on this port, to look into it.
+    ///
+    /// # Panics
+    /// If there is no place for temporary files.
+    #[must_use]
+    pub fn of_others(port: u16) -> Self {
+        Self::prepare(&ServerOptions::default(), port)
+    }
+
     /// Options for a server that is not plain.
     pub fn options() -> ServerOptions {
         ServerOptions::default()
