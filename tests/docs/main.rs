@@ -11,6 +11,7 @@ mod api;
 mod examples;
 mod fencing;
 mod links;
+mod public_api;
 mod recipes;
 mod tables;
 
