@@ -154,3 +154,28 @@ fn every_test_that_a_document_names_exists() {
     }
     assert!(checked >= 40, "the names were found");
 }
+
+/// A reader of a contended `lock()` has to know these, and no more.
+#[test]
+fn the_nouns_on_the_way_of_a_lock_are_few_and_exist() {
+    let page = text("ARCHITECTURE.md");
+    let (_, rest) = page
+        .split_once("### The nouns on this way")
+        .expect("a list");
+    let rows = rest.lines().take_while(|line| !line.starts_with("## "));
+    let nouns = rows.filter_map(|row| row.strip_prefix("|`")?.split('`').next());
+    let nouns: Vec<_> = nouns.collect();
+    let files = sources(&root().join("src")).into_iter();
+    let code: String = files
+        .map(|path| fs::read_to_string(path).expect("a source"))
+        .collect();
+    for noun in &nouns {
+        let defined = ["struct", "enum", "trait"].iter().any(|kind| {
+            let definition = format!("{kind} {noun}");
+            let mut ends = code.match_indices(&definition);
+            ends.any(|(at, found)| !code[at + found.len()..].starts_with(char::is_alphanumeric))
+        });
+        assert!(defined, "no {noun}");
+    }
+    assert!((30..=45).contains(&nouns.len()), "{}", nouns.len());
+}
