@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a hold was lost.
+/// Why a holder lost its lock.
 ///
 /// ```no_run
 /// # async fn example(guard: watchlock::LockGuard) {

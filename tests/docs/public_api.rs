@@ -233,6 +233,8 @@ fn shown(tokens: impl ToTokens) -> String {
 struct Api {
     names: BTreeSet<String>,
     lines: BTreeSet<String>,
+    /// Documentation, each with what it documents.
+    docs: Vec<(String, String)>,
 }
 
 impl Api {
@@ -259,6 +261,7 @@ impl Api {
     fn item(&mut self, name: &str, item: &Item) {
         let own = name_of(item).expect("an item with a name");
         self.names.insert(own);
+        self.document(name, attributes(item));
         let head = match item {
             Item::Struct(item) => {
                 self.fields(name, &item.fields);
@@ -266,6 +269,7 @@ impl Api {
             }
             Item::Enum(item) => {
                 for mut variant in item.variants.clone() {
+                    self.document(name, &variant.attrs);
                     variant
                         .fields
                         .iter_mut()
@@ -314,8 +318,16 @@ impl Api {
         }
     }
 
+    fn document(&mut self, of: &str, attributes: &[Attribute]) {
+        let docs = attributes.iter().filter(|a| a.path().is_ident("doc"));
+        let values = docs.filter_map(|a| Some(shown(&a.meta.require_name_value().ok()?.value)));
+        let text: Vec<_> = values.collect();
+        self.docs.push((of.to_owned(), text.join("\n")));
+    }
+
     fn fields(&mut self, name: &str, fields: &Fields) {
         for field in fields.iter().filter(|field| is_public(&field.vis)) {
+            self.document(name, &field.attrs);
             let ident = field.ident.as_ref().map_or("0".into(), ToString::to_string);
             self.lines
                 .insert(format!("{name}: {ident}: {}", shown(&field.ty)));
@@ -325,6 +337,7 @@ impl Api {
     fn member(&mut self, name: &str, member: &TraitItem) {
         let line = match member {
             TraitItem::Fn(function) => {
+                self.document(name, &function.attrs);
                 let by_default = function.default.as_ref().map_or("", |_| " { default }");
                 format!("{name}: {}{by_default}", shown(&function.sig))
             }
@@ -353,6 +366,7 @@ impl Api {
                     ImplItem::Fn(item)
                         if is_public(&item.vis) && !has(&item.attrs, "doc", "hidden") =>
                     {
+                        self.document(&format!("{of}::{}", item.sig.ident), &item.attrs);
                         shown(&item.sig)
                     }
                     ImplItem::Const(item) if is_public(&item.vis) => {
@@ -429,21 +443,20 @@ impl Api {
     }
 }
 
-/// The list, a line each.
-fn listed() -> String {
+fn public_api() -> Api {
     let mut sources = Sources::default();
     sources.read(&root().join("src/lib.rs"), Vec::new());
     let mut api = Api::default();
     api.exports(&sources, &[], "");
     api.implementations(&sources);
     api.features();
-    let lines: Vec<_> = api.lines.into_iter().collect();
-    lines.join("\n") + "\n"
+    api
 }
 
 #[test]
 fn the_public_api_is_the_one_that_is_written_down() {
-    let now = listed();
+    let lines: Vec<_> = public_api().lines.into_iter().collect();
+    let now = lines.join("\n") + "\n";
     if std::env::var_os("UPDATE_API").is_some() {
         fs::write(root().join(LIST), &now).expect("it can be written");
         return;
@@ -459,4 +472,25 @@ fn the_public_api_is_the_one_that_is_written_down() {
          for what a user notices: UPDATE_API=1 cargo test --test docs public_api\n{changes}"
     );
     assert!(now.len() > 300, "the items were found: {}", now.len());
+}
+
+/// Words of ARCHITECTURE.md that no user needs.
+const PRIVATE_WORDS: [&str; 9] = [
+    "gate", "ticket", "lane", "keeper", "steward", "seat", "fleet", "tray", "reaper",
+];
+
+#[test]
+fn no_public_page_has_private_words() {
+    let api = public_api();
+    for (of, docs) in &api.docs {
+        for word in words(docs).map(str::to_lowercase) {
+            let singular = word.trim_end_matches('s');
+            assert!(!PRIVATE_WORDS.contains(&singular), "{of}: {word}");
+        }
+    }
+    assert!(
+        api.docs.len() > 250,
+        "the documentation was found: {}",
+        api.docs.len()
+    );
 }
