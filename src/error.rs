@@ -34,7 +34,7 @@ pub enum LostReason {
     Shutdown,
     /// The client's background thread ended unexpectedly, so nothing renews the hold any more.
     #[error("the client's background thread ended")]
-    KeeperEnded,
+    BackgroundEnded,
 }
 
 /// The cause of an error, from the layer below.
