@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the figures of the house: lines, types, imports, and how many files of `src` a plain `lock()` passes, alone and
-# contended. With --list also what was counted.
+# contended. With --list also what was counted. Fails when ARCHITECTURE.md does not name one of these files.
 #
 # A file is on the way when one of its functions is called at least once for every second lock: tests/plain-locks runs
 # under valgrind with few locks and with more, and the calls of both are compared. What happens once, or now and then,
@@ -74,9 +74,17 @@ way() {
         }' "$home/calls-$few" "$home/calls-$more" | sort -u >"$home/way"
     printf '%-48s %s\n' "$1" "$(wc -l <"$home/way")"
     [ "$list" != --list ] || sed 's/^/    /' "$home/way"
+    while read -r file; do
+        grep -qF "${file##*/}" ARCHITECTURE.md || echo "$file" >>"$home/unknown"
+    done <"$home/way"
 }
 
 # shellcheck disable=SC2086 # `--list` or nothing
 "$target/debug/house" $list
 way "files on the way of an uncontended lock()"
 way "files on the way of a contended lock()" contended
+[ ! -s "$home/unknown" ] || {
+    echo "ARCHITECTURE.md does not name these files on the way of a lock():"
+    sort -u "$home/unknown"
+    exit 1
+} >&2

@@ -156,7 +156,7 @@ impl ClockDriver {
     /// Lets `span` pass on the clock, at once. The clients with this clock notice at once: they send renewals that are
     /// due, report losses, end waits whose time is over, and repeat what they held back. Time-outs of commands and of
     /// connecting go on: they measure how long a server is silent. So let commands that are under way arrive first: to the
-    /// keeper they are as old as the clock says.
+    /// client they are as old as the clock says.
     pub fn advance(&self, span: Duration) {
         self.driven.ahead.fetch_add(nanos(span), Ordering::Relaxed);
         self.driven.advanced.notify_waiters();

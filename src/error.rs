@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a hold was lost.
+/// Why a holder lost its lock.
 ///
 /// ```no_run
 /// # async fn example(guard: watchlock::LockGuard) {
@@ -34,7 +34,7 @@ pub enum LostReason {
     Shutdown,
     /// The client's background thread ended unexpectedly, so nothing renews the hold any more.
     #[error("the client's background thread ended")]
-    KeeperEnded,
+    BackgroundEnded,
 }
 
 /// The cause of an error, from the layer below.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::LeaseError;
 
-/// How long Redis keeps a lock without news of its holder.
+/// How long a lock is kept: for as long as its holder lives, renewed by the watchdog, or for a fixed time.
 ///
 /// A [`Duration`] converts into a fixed lease wherever a lease is asked for.
 ///

@@ -101,6 +101,9 @@ struct PortingGuide;
 #[doc = include_str!("../docs/configuration.md")]
 struct Configuration;
 #[cfg(doctest)]
+#[doc = include_str!("../docs/deployments.md")]
+struct Deployments;
+#[cfg(doctest)]
 #[doc = include_str!("../docs/fencing.md")]
 struct Fencing;
 #[cfg(doctest)]

@@ -391,7 +391,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Checks the settings, starts the keeper and connects.
+    /// Checks the settings, starts the client's background thread and connects.
     ///
     /// # Errors
     ///
@@ -417,8 +417,8 @@ impl ClientBuilder {
         Ok(Client::of(engine))
     }
 
-    /// Checks the settings and starts the keeper without waiting for the server, so a service can start while Redis is
-    /// down. Needs no runtime.
+    /// Checks the settings and returns without waiting for the server, so a service can start while Redis is down. Needs
+    /// no runtime.
     ///
     /// The client connects in the background, with the pauses of [`backoff`](Self::backoff). Until then locks fail with
     /// [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. A server that

@@ -21,12 +21,12 @@ use crate::lock::{
     FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
 };
 
-/// One identity towards one Redis deployment. Cheap to clone and share; a process usually has one.
+/// A client of one Redis deployment: it makes locks and keeps them alive. Cheap to clone; a process usually has one.
 ///
-/// It has a background thread, the keeper, with its own connection, one connection for each tokio runtime that uses it,
+/// It has a background thread with its own connection, one connection for each tokio runtime that uses it,
 /// and one for subscriptions while a caller waits. All of them end with the last client, handle and guard.
 ///
-/// A `#[tokio::main]` may end before the keeper releases the lock of a dropped guard; the key then lives until its lease
+/// A `#[tokio::main]` may end before that thread releases the lock of a dropped guard; the key then lives until its lease
 /// ends. Finish with [`LockGuard::unlock`](crate::LockGuard::unlock) or
 /// [`shutdown`](Self::shutdown).
 ///

@@ -29,7 +29,7 @@ const MOST: usize = 9;
 /// back: no hold is lost, and an acquire waits for it for one [node time-out](QuorumBuilder::node_timeout) at most. The
 /// servers are independent masters: no replicas, no cluster.
 ///
-/// It costs a connection, a keeper and a lease on each server. [When is it worth that?][docs] Where what the lock
+/// It costs a connection, a background thread and a lease for each server. [When is it worth that?][docs] Where what the lock
 /// protects can refuse a late writer, one server with a [fencing token](crate::FencedLock) is simpler and safer.
 ///
 /// [docs]: https://github.com/watchlock/watchlock/blob/v0.1.0/docs/quorum.md

@@ -24,7 +24,7 @@ use crate::engine::hold::state::Phase;
 pub struct ShutdownReport {
     /// Still held at the time-out, and lost then with reason [`Shutdown`](crate::LostReason::Shutdown).
     pub held: Vec<String>,
-    /// Redis did not answer the release before the keeper ended: the key may stay until its lease ends.
+    /// Redis did not answer the release before the client ended: the key may stay until its lease ends.
     pub unreleased: Vec<String>,
 }
 

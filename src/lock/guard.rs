@@ -19,7 +19,7 @@ use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{Lease, LeaseMs};
 
-/// One level of a hold. Dropping it gives the level back; the last one ends the hold.
+/// A lock that is held. Dropping the guard gives it back; of nested guards, the last one does.
 ///
 /// Use [`unlock`](Self::unlock) where you can: it reports whether the lock was held to the end. A drop leaves the release
 /// to the client's background thread.

@@ -27,7 +27,7 @@ use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::script::{Call, Reply};
 
-/// A lock of the kind `K` by name.
+/// A lock by name, of the kind `K`: what `get_lock` and the like return.
 ///
 /// Each kind has an alias of it: [`ReentrantLock`](crate::ReentrantLock) and so on. Its methods return the guard of the kind.
 /// Code that takes any lock works with the trait [`Lock`](crate::Lock).

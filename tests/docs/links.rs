@@ -154,3 +154,65 @@ fn every_test_that_a_document_names_exists() {
     }
     assert!(checked >= 40, "the names were found");
 }
+
+/// A reader of a contended `lock()` has to know these, and no more.
+#[test]
+fn the_nouns_on_the_way_of_a_lock_are_few_and_exist() {
+    let page = text("ARCHITECTURE.md");
+    let (_, rest) = page
+        .split_once("### The nouns on this way")
+        .expect("a list");
+    let rows = rest.lines().take_while(|line| !line.starts_with("## "));
+    let nouns = rows.filter_map(|row| row.strip_prefix("|`")?.split('`').next());
+    let nouns: Vec<_> = nouns.collect();
+    let files = sources(&root().join("src")).into_iter();
+    let code: String = files
+        .map(|path| fs::read_to_string(path).expect("a source"))
+        .collect();
+    for noun in &nouns {
+        let defined = ["struct", "enum", "trait"].iter().any(|kind| {
+            let definition = format!("{kind} {noun}");
+            let mut ends = code.match_indices(&definition);
+            ends.any(|(at, found)| !code[at + found.len()..].starts_with(char::is_alphanumeric))
+        });
+        assert!(defined, "no {noun}");
+    }
+    assert!((30..=45).contains(&nouns.len()), "{}", nouns.len());
+}
+
+/// How many words a document may have.
+const MOST_WORDS: [(&str, usize); 3] = [
+    ("README.md", 1000),
+    ("ARCHITECTURE.md", 5500),
+    ("docs/waiting.md", 700),
+];
+/// How many all of them may have that people read: those of the root, of `docs` and the results of the benchmark.
+const MOST_WORDS_OF_ALL: usize = 24_000;
+
+#[test]
+fn the_documents_are_short() {
+    for (document, most) in MOST_WORDS {
+        let words = text(document).split_whitespace().count();
+        assert!(
+            words <= most,
+            "{document} has {words} words, {most} at most"
+        );
+    }
+    let root = root();
+    let of_root = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+    ];
+    let of_root = of_root.into_iter().chain(["benches/RESULTS.md"]);
+    let paths = of_root
+        .map(|name| root.join(name))
+        .chain(sources(&root.join("docs")));
+    let documents = paths.map(|path| fs::read_to_string(path).expect("a document"));
+    let words: usize = documents.map(|text| text.split_whitespace().count()).sum();
+    assert!(
+        words <= MOST_WORDS_OF_ALL,
+        "the documents have {words} words, {MOST_WORDS_OF_ALL} at most: say each thing once"
+    );
+}

@@ -11,29 +11,36 @@ mod api;
 mod examples;
 mod fencing;
 mod links;
+mod public_api;
 mod recipes;
 mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 16] = [
+const DOCUMENTS: [&str; 22] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/acl.md",
     "docs/classic-mistakes.md",
     "docs/configuration.md",
+    "docs/deployments.md",
     "docs/fencing.md",
     "docs/guarantees.md",
+    "docs/kinds.md",
     "docs/porting-from-redisson.md",
+    "docs/quorum.md",
     "docs/recipes.md",
     "docs/redisson-conformance.md",
     "docs/troubleshooting.md",
     "docs/field.md",
     "docs/waiting.md",
+    "tests/faults/README.md",
     "tests/interop/README.md",
+    "watchlock-test/README.md",
 ];
 
 fn root() -> &'static Path {

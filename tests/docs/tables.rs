@@ -148,3 +148,21 @@ fn every_setting_has_a_line() {
         }
     }
 }
+
+/// Where the README counts: on Linux, without features.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_readme_knows_how_many_crates_it_brings() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = std::process::Command::new(cargo)
+        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["--package", "watchlock", "--no-dedupe"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let tree = String::from_utf8(tree.stdout).expect("names");
+    let crates: BTreeSet<_> = tree.lines().collect();
+    let brought = crates.len() - 1;
+    let says = format!("Brings {brought} crates");
+    assert!(text("README.md").contains(&says), "README.md: {says}");
+}

@@ -70,7 +70,7 @@ fn is_dead<T: Debug>(answer: Result<T, Error>) {
         Err(Error::Lost { reason, .. }) => reason,
         answer => panic!("{answer:?}"),
     };
-    assert_eq!(reason, LostReason::KeeperEnded);
+    assert_eq!(reason, LostReason::BackgroundEnded);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,7 +84,7 @@ async fn a_dead_keeper_loses_all_holds_and_closes_the_client() {
         tokio::spawn(async move { lock.lock().await.map(drop) })
     };
     let fuse = short_fuse(&client).await;
-    assert_eq!(in_time(kept.lost()).await, LostReason::KeeperEnded);
+    assert_eq!(in_time(kept.lost()).await, LostReason::BackgroundEnded);
     assert!(!kept.is_valid());
     let waited = in_time(waiter).await.unwrap();
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
@@ -127,7 +127,7 @@ async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
 
     let fuse = short_fuse(&client).await;
     ahead.advance(Duration::from_millis(50));
-    assert_eq!(in_time(second.lost()).await, LostReason::KeeperEnded);
+    assert_eq!(in_time(second.lost()).await, LostReason::BackgroundEnded);
     assert!(!second.is_valid());
     is_dead(second.unlock().await);
     let waited = in_time(third).await;
@@ -135,7 +135,7 @@ async fn a_keeper_that_dies_in_the_middle_of_a_row_ends_it() {
     match in_time(sleeps).await {
         Err(Error::Closed) => {}
         // The locks are lost one after the other.
-        Ok(guard) => assert_eq!(in_time(guard.lost()).await, LostReason::KeeperEnded),
+        Ok(guard) => assert_eq!(in_time(guard.lost()).await, LostReason::BackgroundEnded),
         Err(error) => panic!("{error:?}"),
     }
     drop(fuse);
@@ -159,7 +159,7 @@ async fn a_keeper_dies_with_each_of_its_tasks() {
     };
     let fuse = fuse(client.get_lock("fuse").lock().await.unwrap());
     server.cmd(&["DEL", "fuse"]).await;
-    assert_eq!(in_time(kept.lost()).await, LostReason::KeeperEnded);
+    assert_eq!(in_time(kept.lost()).await, LostReason::BackgroundEnded);
     let waited = in_time(waiter).await.unwrap();
     assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
     is_dead(kept.unlock().await);

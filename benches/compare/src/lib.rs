@@ -2,7 +2,8 @@
 //!
 //! One command, one private redis-server, interleaved rounds, so that noise of the machine hits everybody alike;
 //! medians, and ratios taken round by round within the run. Run it with `cargo run --release -p watchlock-compare`. The
-//! tables go to the terminal and, after a whole run, to `benches/RESULTS.md` with charts in `benches/charts/`.
+//! tables go to the terminal and, after a whole run, to `benches/results-raw.md`; `benches/RESULTS.md` sums them up, with
+//! charts in `benches/charts/`.
 //!
 //! | variable | meaning |
 //! |---|---|

@@ -126,10 +126,10 @@ impl Drop for ThreadEnd {
         } else {
             log(|| {
                 tracing::error!(
-                    "the keeper ended unexpectedly: all holds are lost, the client is closed"
+                    "the background thread ended unexpectedly: all holds are lost, the client is closed"
                 );
             });
-            self.core.keeper_ended(LostReason::KeeperEnded);
+            self.core.keeper_ended(LostReason::BackgroundEnded);
         }
         *self.ended.done.lock() = true;
         self.ended.for_threads.notify_all();

@@ -57,7 +57,7 @@ impl LockKind for Fenced {
 #[doc(alias = "RFencedLock")]
 pub type FencedLock = Handle<Fenced>;
 
-/// One level of a hold that has a fencing token. Dropping it gives the level back.
+/// A fenced lock that is held, with its token. Dropping the guard gives it back.
 ///
 /// It derefs and converts to a [`LockGuard`].
 ///

@@ -156,7 +156,7 @@ pub type ReadLock = Handle<Read>;
 #[doc(alias = "RedissonWriteLock")]
 pub type WriteLock = Handle<Write>;
 
-/// One level of a write hold. Dropping it gives the level back.
+/// A write lock that is held. Dropping the guard gives it back.
 ///
 /// It derefs and converts to a [`LockGuard`], and can be [downgraded](Self::downgrade).
 ///

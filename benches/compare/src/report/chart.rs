@@ -103,6 +103,7 @@ impl Chart {
             .configure_mesh()
             .disable_x_mesh()
             .disable_x_axis()
+            .max_light_lines(0)
             .y_desc(self.unit.as_str())
             .y_label_formatter(&y_label)
             .draw()?;
@@ -137,5 +138,25 @@ impl Chart {
     fn highest(&self) -> f64 {
         let values = self.series.iter().flat_map(|(_, values)| values);
         values.flatten().copied().fold(1.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_has_no_minor_grid_lines() {
+        let mut chart = Chart::new("chart", "A chart", "pairs");
+        chart.groups.push("1 task".to_owned());
+        chart.series("watchlock", vec![Some(1000.0)]);
+        let folder = std::env::temp_dir().join(format!("chart-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let colours = Colours::of(&[], std::slice::from_ref(&chart));
+        chart.draw(&folder, &colours).expect("it is drawn");
+        let drawn = std::fs::read_to_string(folder.join("chart.svg")).expect("a chart");
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
+        assert_eq!(drawn.matches("opacity=\"0.1\"").count(), 0);
+        assert!(drawn.contains("opacity=\"0.2\""), "it has major ones");
     }
 }

@@ -1,4 +1,4 @@
-//! The findings as Markdown.
+//! All findings as Markdown: `results-raw.md`.
 
 use std::fmt::Write;
 
@@ -9,7 +9,11 @@ use crate::roster::Roster;
 
 pub(super) fn render(roster: &Roster, findings: &Findings) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "# What a lock costs\n\n{}\n", introduction());
+    let _ = writeln!(
+        text,
+        "# What a lock costs: all measurements\n\n{}\n",
+        introduction()
+    );
     for chart in &findings.charts {
         let _ = writeln!(text, "![{}](charts/{}.svg)\n", chart.title, chart.file);
     }

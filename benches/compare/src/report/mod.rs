@@ -1,7 +1,8 @@
-//! The output: tables and targets in the terminal and in Markdown, with charts.
+//! The output: tables and targets in the terminal and in Markdown, with charts; and a summary of them.
 
 mod chart;
 mod markdown;
+mod summary;
 mod table;
 mod target;
 mod terminal;
@@ -41,8 +42,9 @@ pub(crate) fn write(bench: &Bench, findings: &Findings) -> Result<()> {
     for chart in &findings.charts {
         chart.draw(&charts, &colours)?;
     }
-    let file = folder.join("RESULTS.md");
-    std::fs::write(&file, markdown::render(&bench.roster, findings))?;
-    println!("\nWritten to benches/RESULTS.md and benches/charts.");
+    let raw = markdown::render(&bench.roster, findings);
+    std::fs::write(folder.join("RESULTS.md"), summary::render(&raw))?;
+    std::fs::write(folder.join("results-raw.md"), raw)?;
+    println!("\nWritten to benches/RESULTS.md, benches/results-raw.md and benches/charts.");
     Ok(())
 }
