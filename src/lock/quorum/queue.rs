@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::listeners::Listeners;
 use super::node::QuorumNode;
 use super::retry::Retry;
-use super::round::BusyNodes;
+use super::rules::BusyNodes;
 use crate::clock::Moment;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;

@@ -24,7 +24,7 @@ use super::listeners::Listeners;
 use super::node::NodeAnswer;
 use super::nodes::{NodeTry, QuorumNodes};
 use super::queue::AcquireRequest;
-use super::rules::{RoundOutcome, Vote, VoteCount};
+use super::rules::{BusyNodes, RoundOutcome, Vote, VoteCount};
 use super::token;
 use crate::backend::Lane;
 use crate::clock::Moment;
@@ -49,16 +49,6 @@ pub(super) enum Tried {
     NoQuorum(Error),
     /// Servers refuse for good.
     Failed(Error),
-}
-
-/// What a round found when too many nodes were busy.
-pub(super) struct BusyNodes {
-    /// Whether some nodes that may vote granted it all the same.
-    pub(super) some: bool,
-    /// The places of all nodes that granted it, as bits.
-    pub(super) granted: u16,
-    /// When the leases of enough other holders end, if nobody renews or releases.
-    pub(super) free_at: Moment,
 }
 
 /// The answers to a round.

@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use crate::clock::Moment;
+
 /// How a node answered an acquire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
@@ -38,6 +40,16 @@ pub(super) enum RoundOutcome {
     },
     /// So many nodes refuse for good that the others are no majority.
     Refused,
+}
+
+/// What a round found when too many nodes were busy.
+pub(super) struct BusyNodes {
+    /// Whether some nodes that may vote granted it all the same.
+    pub(super) some: bool,
+    /// The places of all nodes that granted it, as bits.
+    pub(super) granted: u16,
+    /// When the leases of enough other holders end, if nobody renews or releases.
+    pub(super) free_at: Moment,
 }
 
 /// The votes of one round.
