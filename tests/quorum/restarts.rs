@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use watchlock::{Error, Lease, Quorum};
+use futures_util::future::join_all;
+use watchlock::{Error, Lease, Quorum, QuorumBuilder};
 use watchlock_support::eventually;
 
 use crate::common::{LONG, ms, soon};
@@ -134,4 +135,40 @@ async fn the_age_is_that_of_the_server_that_answers() {
     }
     let tried = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
     assert!(matches!(tried, Err(Error::NoQuorum { .. })), "{tried:?}");
+}
+
+/// What three waiters, each of its own quorum, send to the first server in two seconds.
+async fn sent_by_three_waiters(five: &Five, quorum: impl Fn() -> QuorumBuilder) -> u64 {
+    let quorums = [quorum(), quorum(), quorum()].map(QuorumBuilder::connect);
+    let quorums = join_all(quorums).await.into_iter().map(Result::unwrap);
+    let locks: Vec<_> = quorums.map(|quorum| quorum.get_lock("x")).collect();
+    five.0[0].reset_calls().await;
+    let waiting = locks.iter().map(async |lock| {
+        let tried = lock.try_lock(Duration::from_secs(2), Lease::Watchdog).await;
+        assert!(!matches!(tried, Ok(Some(_))), "{tried:?}");
+    });
+    join_all(waiting).await;
+    five.0[0].calls_of("evalsha").await
+}
+
+#[tokio::test]
+async fn waiters_do_not_wake_each_other_while_no_server_may_vote() {
+    let five = Five::start();
+    let young = || Quorum::builder(five.urls()).node_timeout(ms(1_000));
+    // Each asks at most every half a second, and gives back what it got.
+    let sent = sent_by_three_waiters(&five, young).await;
+    assert!(sent <= 60, "{sent} scripts");
+    five.clean().await;
+}
+
+#[tokio::test]
+async fn waiters_do_not_wake_each_other_while_a_holder_lacks_servers() {
+    let five = Five::start();
+    for server in [2, 3, 4] {
+        five.0[server].cmd(&["HSET", "x", "stranger:1", "1"]).await;
+        five.0[server].cmd(&["PEXPIRE", "x", "30000"]).await;
+    }
+    // After a few short pauses, each asks at most every half a second.
+    let sent = sent_by_three_waiters(&five, || five.builder()).await;
+    assert!(sent <= 100, "{sent} scripts");
 }
