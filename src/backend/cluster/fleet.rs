@@ -458,7 +458,8 @@ impl Backend {
 static UNFIT: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// Whether the current runtime has timers and I/O. The only way to find out is to use them: tokio panics without them. So
-/// each runtime is asked once.
+/// each runtime is asked once. Connections on a thread of our own would need no question, but would add two changes of
+/// threads to each command.
 fn drives_connections(id: Id) -> bool {
     if UNFIT.lock().contains(&id) {
         return false;

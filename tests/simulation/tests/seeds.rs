@@ -1,18 +1,18 @@
-//! Seeds that run in each `make test`: 0 to 199, for at most `SIMULATION_SECONDS` (20), and some twice. `make simulate` runs
-//! others.
+//! Seeds that run in each `make test`: 0 to 199 on one server and 0 to 49 on the servers of a quorum, each for at most
+//! `SIMULATION_SECONDS` (20), and some twice. `make simulate` runs others.
 
 use std::time::{Duration, Instant};
 
 use watchlock_simulation::{Outcome, Plan, Traced, run};
 
-const SEEDS: u64 = 200;
-
-fn fine(seed: u64) -> Outcome {
-    let outcome = run(&Plan::of(seed), Traced::Sum);
+fn fine(plan: &Plan) -> Outcome {
+    let outcome = run(plan, Traced::Sum);
     let found = &outcome.violations;
+    let quorum = if plan.servers > 1 { " QUORUM=1" } else { "" };
     assert!(
         found.is_empty(),
-        "{found:#?}\nagain: make simulate SEEDS={seed}"
+        "{found:#?}\nagain: make simulate SEEDS={}{quorum}",
+        plan.seed
     );
     outcome
 }
@@ -20,28 +20,34 @@ fn fine(seed: u64) -> Outcome {
 #[test]
 fn a_seed_gives_the_same_run_each_time() {
     // Under faults, and with several processes.
-    let mut rough = (0..).filter(|seed| {
-        let plan = Plan::of(*seed);
-        plan.is_rough() && plan.processes > 1
-    });
-    for _ in 0..5 {
-        let seed = rough.next().unwrap();
-        let (first, second) = (fine(seed), fine(seed));
-        assert_eq!(first.trace, second.trace, "seed {seed}");
-        assert_eq!(first.records, second.records, "seed {seed}");
+    let is_rough = |plan: &Plan| plan.is_rough() && plan.processes > 1;
+    let plans = (0..).map(Plan::of).filter(is_rough).take(5);
+    for plan in plans.chain((0..).map(Plan::of_quorum).filter(is_rough).take(1)) {
+        let (first, second) = (fine(&plan), fine(&plan));
+        assert_eq!(first.trace, second.trace, "seed {}", plan.seed);
+        assert_eq!(first.records, second.records, "seed {}", plan.seed);
     }
 }
 
 #[test]
 fn nothing_is_violated() {
+    all_fine((0..200).map(Plan::of));
+}
+
+#[test]
+fn nothing_is_violated_by_a_quorum() {
+    all_fine((0..50).map(Plan::of_quorum));
+}
+
+fn all_fine(plans: impl Iterator<Item = Plan>) {
     let seconds = std::env::var("SIMULATION_SECONDS")
         .ok()
         .and_then(|text| text.parse().ok());
     let limit = Duration::from_secs(seconds.unwrap_or(20));
     let begun = Instant::now();
     let mut sections = 0;
-    for seed in 0..SEEDS {
-        sections += fine(seed).sections;
+    for plan in plans {
+        sections += fine(&plan).sections;
         if begun.elapsed() >= limit {
             break;
         }
