@@ -17,7 +17,7 @@ ALONE="locks scale keeper_death steward_death"
 LONGEST="campaign kinds observability interop cluster docs fair"
 # These wait for leases and time-outs nine tenths of their time, so they get twice as many threads.
 WAITING="acknowledged fair faults read_write sentinel waiting"
-SUITES_AT_ONCE=${SUITES_AT_ONCE:-3}
+SUITES_AT_ONCE=${SUITES_AT_ONCE:-2}
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 more_threads=$((2 * RUST_TEST_THREADS))
 export CARGO SUITE_MINUTES RUST_TEST_THREADS

@@ -1,11 +1,12 @@
 //! The proxy's thread: accepts connections, or does not.
 
-use std::net::TcpListener as StdListener;
+use std::net::{Shutdown, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -90,8 +91,11 @@ async fn serve(shared: &Arc<Shared>, listener: TcpListener, mut orders: Unbounde
             Some(_) = links.join_next() => {}
             order = orders.recv() => {
                 let Some(order) = order else { return };
-                // The old one is closed before the new one is opened.
-                drop(listener.take());
+                // The old one is closed before the new one is opened. A program that another thread is about to start
+                // has it, too, for a moment, so closing alone is not enough.
+                if let Some(old) = listener.take() {
+                    let _ = SockRef::from(&old).shutdown(Shutdown::Both);
+                }
                 if order.listen {
                     listener = Some(bind(port).await);
                 }
