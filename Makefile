@@ -23,7 +23,7 @@ threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSOR
 simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation RUSTFLAGS="--cfg tokio_unstable" $(CARGO)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls release soak bench lint doc house mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls soak bench lint doc house mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,10 +68,6 @@ simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL
 
 simulate-controls: ## switches off one rule after the other: each must be found within 2 000 seeds (CONTROLS="parts of names")
 	@$(CARGO) run --quiet --release --package watchlock-simulation --bin controls -- $(CONTROLS)
-
-release: # what `make chaos` and `make bench` build, as .ci/run has it built beside other steps
-	@$(call release,watchlock-support,chaos)
-	@$(call release,watchlock-compare,watchlock-compare)
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
 	@$(with_redis) $(call release,watchlock-support,chaos) && \

@@ -19,8 +19,7 @@ verify_finds_strangers_and_other_types | the same
 misconf_is_refused_and_passes | it has no disk that could fail
 "
 
-# As in scripts/tests.sh, so that it stands on the same build of what it depends on.
-$CARGO build --quiet --workspace --exclude watchlock --exclude watchlock-simulation --example memory-redis
+$CARGO build --quiet --package watchlock-test --example memory-redis
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 REDIS_SERVER=$target/debug/examples/memory-redis
 export REDIS_SERVER
