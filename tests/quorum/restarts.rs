@@ -172,3 +172,35 @@ async fn waiters_do_not_wake_each_other_while_a_holder_lacks_servers() {
     let sent = sent_by_three_waiters(&five, || five.builder()).await;
     assert!(sent <= 100, "{sent} scripts");
 }
+
+#[tokio::test]
+async fn a_hold_asks_a_server_that_has_no_vote_yet_once() {
+    let five = Five::start();
+    all_old(&five).await;
+    let quorum = with_delay(&five).await;
+    five.0[4].restart();
+    for server in [3, 4] {
+        five.0[server].cmd(&["HSET", "x", "stranger:1", "1"]).await;
+        five.0[server].cmd(&["PEXPIRE", "x", "30000"]).await;
+    }
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    let channel = "redisson_lock__channel:{x}";
+    eventually("the hold listens to both", LONG, async || {
+        five.0[3].subscribers(channel).await + five.0[4].subscribers(channel).await == 2
+    })
+    .await;
+    five.0[4].reset_calls().await;
+    // The other server stays busy, so the hold goes on listening.
+    five.0[4].cmd(&["DEL", "x"]).await;
+    five.0[4].cmd(&["PUBLISH", channel, "0"]).await;
+    eventually("it is asked", LONG, async || {
+        five.0[4].calls_of("evalsha").await > 0
+    })
+    .await;
+    tokio::time::sleep(ms(500)).await;
+    // The grant that is given back publishes a wake-up, too. Repair may ask meanwhile.
+    let asked = five.0[4].calls_of("evalsha").await;
+    assert!(asked <= 6, "{asked} scripts");
+    five.0[3].cmd(&["DEL", "x"]).await;
+    end(guard).await;
+}

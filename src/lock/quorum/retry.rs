@@ -4,9 +4,9 @@
 //!    a wake-up. When only one did, it is due a little later: the others may be down, or their messages lost.
 //! 2. A waiter that got some nodes and not enough competes with others. The nodes that it gives back publish wake-ups,
 //!    too, so wake-ups do not shorten the pause after such a try.
-//!    When short pauses did not help, the others are a holder that lacks these nodes: then the try counts as refused.
-//! 3. A node that granted, and got its lock back, publishes a wake-up when another waiter does the same. So only the nodes
-//!    that were busy wake a waiter: otherwise waiters would wake each other for as long as a holder lacks some nodes.
+//!    If the pauses do not help, the other is a holder that lacks these nodes, and the try counts as refused.
+//! 3. Only nodes that were busy in the last try wake a waiter. A node that granted the lock and got it back publishes a
+//!    wake-up each time that some waiter does the same, so waiters would wake each other for as long as the hold lasts.
 //! 4. A random delay spreads the tries of waiters that are woken at the same time.
 //! 5. A try covers all wake-ups that came before it.
 //! 6. A round without a quorum ended because too few nodes answered or may vote. No release changes that, so wake-ups do
@@ -112,7 +112,7 @@ impl Retry {
         self.plan(now + wait + SPREAD.mul_f64(random));
     }
 
-    /// A node is back. Only a pause for others goes on.
+    /// A node is back. A round without a quorum is tried again now; a pause after meeting others lasts to its end.
     pub(super) fn soon(&mut self, now: Moment) {
         if self.no_quorum {
             self.not_before = self.not_before.min(now);

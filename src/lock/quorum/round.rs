@@ -343,17 +343,13 @@ async fn take_freed(
     busy: &[usize],
 ) {
     let mut missing = busy.to_vec();
-    let mut is_over = |turned_away: Option<usize>| {
-        let invalid = hold.invalid_places();
-        missing.retain(|place| invalid.contains(place) && Some(*place) != turned_away);
-        missing.is_empty()
-    };
     tokio::select! {
         biased;
         _ = hold.ended() => return,
         () = tokio::time::sleep(SHORT_HOLD) => {}
     }
-    if is_over(None) {
+    missing.retain(|place| hold.invalid_places().contains(place));
+    if missing.is_empty() {
         return;
     }
     let listened: Vec<_> = busy
@@ -373,13 +369,18 @@ async fn take_freed(
         let Some(nodes) = quorum.upgrade() else {
             return;
         };
-        let mut turned_away = None;
-        if hold.invalid_places().contains(&place) {
-            let joined = take_again(&nodes, hold, place, request.clone()).await;
-            // The release of a grant that cannot join is a wake-up, too. Repair asks that node again.
-            turned_away = (joined == Some(false)).then_some(place);
+        let invalid = hold.invalid_places();
+        missing.retain(|place| invalid.contains(place));
+        if missing.contains(&place)
+            && take_again(&nodes, hold, place, request.clone())
+                .await
+                .is_some()
+        {
+            // It joined, or it granted and cannot join. Giving that grant back publishes a wake-up, so another try would
+            // follow at once, without end. Repair asks the node again.
+            missing.retain(|other| *other != place);
         }
-        if is_over(turned_away) {
+        if missing.is_empty() {
             return;
         }
     }

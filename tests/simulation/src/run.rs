@@ -47,7 +47,7 @@ pub struct Outcome {
 /// What is kept of the commands that reached the servers.
 #[derive(Clone, Copy, Debug)]
 pub enum Traced<'a> {
-    /// What tells them from those of another run.
+    /// A sum, which differs for runs with different commands.
     Sum,
     /// All of them, and what a command answers each time that its answer has changed.
     Lines { watched: Option<&'a str> },

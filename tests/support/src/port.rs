@@ -12,7 +12,7 @@ pub(crate) const BUS: u16 = 10_000;
 const NODES: std::ops::Range<u16> = 12_000..22_000;
 const DRAWS: usize = 1_000;
 
-/// What was drawn before: a server that was told its port may not listen on it yet.
+/// All ports drawn so far. A server may not listen yet on the port that was drawn for it.
 static DRAWN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 fn is_new(port: u16) -> bool {

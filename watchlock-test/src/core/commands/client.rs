@@ -60,7 +60,7 @@ pub(super) fn no_evict(_call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     Err(Failure::SYNTAX)
 }
 
-/// This server never tells a client that a copy it keeps is out of date.
+/// Accepts the command. This server sends no invalidation messages.
 pub(super) fn tracking(_call: &mut Call<'_>, arguments: &[Bytes]) -> Outcome {
     if is(&arguments[2], "OFF") {
         return Ok(Reply::ok());
