@@ -173,10 +173,9 @@ async fn what_replicas_and_quorums_fail_by_is_said_once() {
     for server in &three[..2] {
         server.kill();
     }
-    chain(
-        &soon(lock.try_lock(ms(0), Lease::Watchdog))
-            .await
-            .unwrap_err(),
-    );
+    // Another lock: that this one is busy, the process knows by itself until it notices that the servers are gone.
+    let other = quorum.get_lock("y");
+    let tried = soon(other.try_lock(ms(0), Lease::Watchdog)).await;
+    chain(&tried.unwrap_err());
     chain(&soon(held.unlock()).await.unwrap_err());
 }
