@@ -13,7 +13,7 @@
 //! place. So does a loss of all data.
 //!
 //! A client uses its places in the order of its waiters. When one of them gives up while its client is disturbed, its
-//! place stays until the client's word arrives, and the client may use it for a waiter that came later. When one is not
+//! place stays until the withdrawal arrives, and the client may use it for a waiter that came later. When one is not
 //! polled at its turn, the client does not wait for it: it goes on with its next waiter, and later it is the first one
 //! again, with a place at the end. So a client with a waiter that is not polled may come early or late with others.
 

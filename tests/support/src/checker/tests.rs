@@ -106,6 +106,14 @@ impl Story {
         })
     }
 
+    fn unpolled(self, op: u64, from: u64, until: u64) -> Self {
+        self.and(Record::Unpolled {
+            from: from * MS,
+            until: until * MS,
+            op,
+        })
+    }
+
     fn ends(self, t: u64) -> Self {
         self.and(Record::Sample {
             t: t * MS,
@@ -272,6 +280,46 @@ fn a_waiter_that_sleeps_beside_a_free_lock_breaks_i5() {
     };
     late(2).breaks(&[]);
     late(3).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_waiter_that_is_not_polled_may_sleep_beside_a_free_lock() {
+    let waiter = |until| {
+        let held = story().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+        let waiter = held.lock(2, (50, 1_300), 1).unpolled(2, 60, until);
+        waiter.unlock(2, (1_310, 1_311), 0)
+    };
+    waiter(1_290).breaks(&[]);
+    waiter(120).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_caller_that_is_not_polled_may_have_the_lock_already() {
+    let granted = |until| {
+        let held = story().lock(1, (0, 5), 1).unlock(1, (100, 101), 0);
+        let story = held.lock(3, (105, 1_400), 1).unpolled(2, 106, until);
+        let story = story.unlock(3, (1_410, 1_411), 0);
+        story.lock(2, (50, 1_420), 1).unlock(2, (1_430, 1_431), 0)
+    };
+    granted(1_390).breaks(&[]);
+    granted(110).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn a_holder_that_gives_back_as_soon_as_it_runs_again_may_have_lost_the_lock_before() {
+    let frozen = Record::Frozen {
+        from: 400 * MS,
+        until: 2_000 * MS,
+        client: 1,
+    };
+    let held = || {
+        let story = story().lock(1, (0, 5), 1).and(frozen.clone());
+        story.lock(2, (450, 1_500), 1).unlock(2, (1_510, 1_511), 0)
+    };
+    let overlaps = |story: Story| story.check().count(Invariant::I1);
+    assert_eq!(overlaps(held().open((1, 0), Call::Drop, 2_001)), 0);
+    // Redis says that it had the lock.
+    assert_eq!(overlaps(held().unlock(1, (2_001, 2_002), 0)), 1);
 }
 
 #[test]

@@ -244,6 +244,31 @@ fn a_fault_of_the_overtaken_excuses_an_overtaking() {
 }
 
 #[test]
+fn a_place_that_a_client_could_not_withdraw_excuses_an_overtaking() {
+    let gave_up = |client| {
+        let story = queue(200, 424, 402);
+        story.op((client, 1), try_lock(260), (40, 300), Outcome::Busy)
+    };
+    let fault = |client, of| gave_up(client).fault(250, 310, Scope::Client(of));
+    fault(3, 3).breaks(&[]);
+    gave_up(3).breaks(&[Invariant::Order]);
+    fault(4, 4).breaks(&[Invariant::Order]);
+}
+
+#[test]
+fn a_waiter_that_is_not_polled_excuses_its_client_out_of_step() {
+    let fellow = |client| {
+        let story = queue(200, 424, 402);
+        let story = story.op((client, 1), lock(None), (40, 460), Outcome::Acquired(1));
+        story.op((client, 1), Call::Release, (470, 471), Outcome::Released(0))
+    };
+    for client in [2, 3] {
+        fellow(client).unpolled(6, 45, 455).breaks(&[]);
+        fellow(client).breaks(&[Invariant::Order]);
+    }
+}
+
+#[test]
 fn an_acquire_that_gave_up_was_overtaken_before() {
     let gave_up = |until| {
         let story = queue(200, 424, 402);
