@@ -292,7 +292,7 @@ async fn make_rounds(
             }
             Tried::NoQuorum(error) => {
                 queue.publish_failure(error, now);
-                rounds.no_quorum(now, nodes.poll(), nodes.voters_at());
+                rounds.no_quorum(now, nodes.poll());
             }
         }
         // Lets `decided_by_news` of this very caller see the news first.

@@ -171,12 +171,8 @@ impl QuorumNode {
         self.young_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    pub(super) fn young_until(&self) -> Moment {
-        Moment::from_nanos(self.young_until.load(Ordering::Relaxed))
-    }
-
     pub(super) fn may_vote_at(&self, now: Moment) -> bool {
-        now >= self.young_until()
+        now.as_nanos() >= self.young_until.load(Ordering::Relaxed)
     }
 
     /// Its round trip, as it was measured last; zero before that.

@@ -202,13 +202,6 @@ impl QuorumNodes {
         }
     }
 
-    /// When enough nodes may vote, as far as known.
-    pub(super) fn voters_at(&self) -> Moment {
-        let mut times: Vec<_> = self.all.iter().map(|node| node.young_until()).collect();
-        times.sort_unstable();
-        times[self.needed - 1]
-    }
-
     /// Whether a grant counts, by the age of the server that gave it.
     pub(super) fn may_vote(&self, place: usize, child: &LockGuard) -> bool {
         let age = child.server_age();

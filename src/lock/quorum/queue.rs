@@ -161,9 +161,9 @@ impl Rounds {
         }
     }
 
-    /// A round had no quorum. The next one is due after `poll`, or when enough nodes may vote, at `voters_at`.
-    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration, voters_at: Moment) {
-        self.retry.no_quorum(now, poll, voters_at);
+    /// A round had no quorum. The next one is due after `poll`.
+    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration) {
+        self.retry.no_quorum(now, poll);
     }
 
     /// The place of the next node that publishes a wake-up for the lock.

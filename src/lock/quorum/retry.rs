@@ -86,15 +86,10 @@ impl Retry {
         self.plan(self.not_before);
     }
 
-    /// The try had no quorum. The next one is due after `poll`, or when enough nodes may vote, if that is later than now.
-    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration, voters_at: Moment) {
+    /// The try had no quorum. The next one is due after `poll`.
+    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration) {
         self.no_quorum = true;
-        let poll = now + poll;
-        self.not_before = if voters_at > now {
-            poll.min(voters_at + AFTER_LEASE)
-        } else {
-            poll
-        };
+        self.not_before = now + poll;
         self.plan(self.not_before);
     }
 
@@ -161,7 +156,7 @@ mod tests {
             if met {
                 retry.met_others(start, ms(span));
             } else if no_quorum {
-                retry.no_quorum(start, ms(span), start);
+                retry.no_quorum(start, ms(span));
             } else {
                 retry.refused(start, ms(span), free, granted, 0.5);
                 prop_assert!(retry.next() == poll || retry.next() > free);
