@@ -149,6 +149,14 @@ impl<'a> Model<'a> {
         self.faults(client).hits(span)
     }
 
+    /// A span, lengthened to the end of the faults that its end falls into: commands may be late.
+    pub(super) fn until_calm(&self, client: u32, span: Span) -> Span {
+        let at_end = Span::new(span.until, span.until);
+        let faults = self.faults(client).within(at_end);
+        let late = faults.last().map_or(span.until, |fault| fault.until);
+        Span::new(span.from, span.until.max(late))
+    }
+
     /// What excuses a waiter: its own faults; in a queue, those of everybody in it.
     pub(super) fn excuses(&self, op: &Op) -> &Spans {
         let queue = self.queues.get(op.name);
@@ -300,11 +308,24 @@ impl<'a> Model<'a> {
             let spans = queues.entry(op.name).or_default();
             spans.extend(self.faults(op.client).within(op.span));
             spans.extend(op.unpolled.within(op.span));
-            let killed = self.killed.get(&op.client).filter(|_| op.outcome.is_none());
+            let killed = self.killed.get(&op.client);
+            let killed = killed.filter(|t| **t <= self.left_queue_by(op));
             spans.extend(killed.map(|t| Span::new(*t, *t).lengthened(dead_for)));
         }
         let merged = |(name, spans)| (name, Spans::of(spans));
         self.queues = queues.into_iter().map(merged).collect();
+    }
+
+    /// When an operation was out of the queue of its fair lock at the latest, if its client was not killed before.
+    fn left_queue_by(&self, op: &Op) -> Nanos {
+        match op.outcome {
+            None => Nanos::MAX,
+            Some(Outcome::Acquired(_) | Outcome::Released(_)) => op.span.until,
+            Some(_) => {
+                let calm = self.until_calm(op.client, op.span);
+                calm.until.saturating_add(ns(self.settings.cleanup))
+            }
+        }
     }
 
     fn note_read_leases(&mut self) {

@@ -4,7 +4,8 @@
 //! time in which its caller did not poll it; what is left is bounded. Any acquire ends a stretch, whoever makes it.
 //!
 //! 1. For a reader only writers count, those that hold and those that wait: they go first.
-//! 2. In a fair lock's queue nobody advances while somebody ahead is disturbed, or dead and still in it.
+//! 2. In a fair lock's queue nobody advances while somebody ahead is disturbed, or dead and still in it. Who gave up and
+//!    was killed before the leave got through is dead and still in it, too.
 //! 3. The cap is the bound for waiters that listen to nobody (of a spin lock), and for those whose wake-up is only the
 //!    beginning: several locks as one and the locks of a quorum are taken in rounds, which may collide with others and
 //!    have pauses.
@@ -204,7 +205,7 @@ fn wish(model: &Model, op: &Op) -> Span {
     if went_well {
         return op.span.lengthened(ns(settings.scheduling));
     }
-    until_calm(model, op.client, op.span).lengthened(ns(settings.writer_mark))
+    model.until_calm(op.client, op.span).lengthened(ns(settings.writer_mark))
 }
 
 /// When an acquire that did not become a hold may still hold the name; for one that did, the time before it returned in
@@ -233,9 +234,9 @@ fn attempt(model: &Model, op: &Op) -> Option<Span> {
         Some(Outcome::Busy) if !disturbed => Some(around.lengthened(blur)),
         Some(Outcome::Cancelled) if !disturbed => Some(op.span.lengthened(ns(settings.cleanup))),
         Some(_) if !disturbed => Some(around.lengthened(lease)),
-        Some(_) => Some(until_calm(model, op.client, op.span).lengthened(lease)),
+        Some(_) => Some(model.until_calm(op.client, op.span).lengthened(lease)),
         None if model.killed.contains_key(&op.client) => {
-            Some(until_calm(model, op.client, op.span).lengthened(lease))
+            Some(model.until_calm(op.client, op.span).lengthened(lease))
         }
         None => None,
     }
@@ -271,14 +272,6 @@ fn held_span(model: &Model, hold: &Hold) -> (Span, bool) {
     let killed = model.killed.get(&hold.client).copied();
     let end = release.map(|op| op.span.until).or(signalled).or(killed);
     let end = end.unwrap_or(Nanos::MAX).max(first.span.until);
-    let span = until_calm(model, hold.client, Span::new(first.span.until, end));
+    let span = model.until_calm(hold.client, Span::new(first.span.until, end));
     (span.lengthened(tail), false)
-}
-
-/// A span, lengthened to the end of the faults that its end falls into: commands may be late.
-fn until_calm(model: &Model, client: u32, span: Span) -> Span {
-    let at_end = Span::new(span.until, span.until);
-    let faults = model.faults(client).within(at_end);
-    let late = faults.last().map_or(span.until, |fault| fault.until);
-    Span::new(span.from, span.until.max(late))
 }

@@ -293,6 +293,24 @@ fn a_dead_waiter_in_a_fair_queue_excuses_those_behind_for_its_time() {
     dead(LockKind::Lock).breaks(&[Invariant::I5]);
 }
 
+/// A place that a killed client could not give up any more keeps the others out; one that it had given up does not.
+#[test]
+fn a_client_that_is_killed_while_it_leaves_a_fair_queue_excuses_those_behind() {
+    let left = |faulty_until| {
+        let story = story().of(LockKind::Fair).lock(1, (0, 5), 1);
+        let story = story.unlock(1, (500, 501), 0);
+        let story = story.op((2, 0), try_lock(90), (10, 101), Outcome::Busy);
+        let story = story.fault(90, faulty_until, Scope::Client(2));
+        let story = story.and(Record::Killed {
+            t: 900 * MS,
+            client: 2,
+        });
+        story.lock(3, (200, 5_000), 1).unlock(3, (5_001, 5_002), 0)
+    };
+    left(900).breaks(&[]);
+    left(95).breaks(&[Invariant::I5]);
+}
+
 #[test]
 fn a_spin_lock_is_polled_for() {
     let waits = |kind, until| {
