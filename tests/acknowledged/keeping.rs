@@ -2,7 +2,7 @@
 
 use watchlock::{Client, Error, LostReason};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 
 use crate::common::{LONG, SHORT, ms, soon, try_once};
 use crate::{Pair, WITHIN};
@@ -84,4 +84,26 @@ async fn connections_that_fell_silent_cost_no_hold() {
     proxy.heal();
     tokio::time::sleep(SHORT * 6).await;
     guard.check().unwrap();
+}
+
+/// The reply of the script came, so the connection was read after the renewal was sent. The reply to its `WAIT`, and all
+/// that follow, do not come.
+#[tokio::test]
+async fn a_connection_that_falls_silent_before_the_acknowledgement_costs_no_hold() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    let client = Client::builder(&proxy.url())
+        .acknowledged_by(1, WITHIN)
+        .command_timeout(LONG)
+        .watchdog_lease(SHORT * 5)
+        .connect()
+        .await
+        .unwrap();
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    let lost = proxy.inject(Fault::SwallowReply);
+    let lost = lost.on(Match::command("WAIT")).arm();
+    eventually("an acknowledgement is lost", LONG, async || lost.fired() > 0).await;
+    tokio::time::sleep(SHORT * 6).await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
 }

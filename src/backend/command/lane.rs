@@ -6,9 +6,10 @@
 //!
 //! 1. The task ends when the lane is ended or its runtime ends; the lane is `Over` then, and says why. If a function of
 //!    the application panics while connecting, the attempt has failed.
-//! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read since it
-//!    was written: a half-open link reports no error. A command that waits for its turn says nothing about the server.
-//!    For a renewal two round trips of silence are enough, so that a second connection gets its chance within the lease.
+//! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read for as
+//!    long, or since the command was written: a half-open link reports no error. A command that waits for its turn says
+//!    nothing about the server. For a renewal two round trips of silence are enough, so that a second connection gets its
+//!    chance within the lease.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
 //!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
@@ -133,7 +134,8 @@ impl LaneState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traffic {
     generation: u64,
-    read: u64,
+    /// When it last read something.
+    read_at: Moment,
     /// None where that is not known.
     asked: Option<u64>,
 }
@@ -296,26 +298,31 @@ impl Lane {
         let LaneState::Up { connected, .. } = &*link else {
             return None;
         };
-        let (read, asked) = match connected.connection.traffic() {
-            Some((read, asked)) => (read, Some(asked)),
+        let (read_at, asked) = match connected.connection.traffic() {
+            Some((read_at, asked)) => (read_at, Some(asked)),
             // redis-rs drives it, and only replies are seen.
-            None => (self.heard_at.load(Ordering::Relaxed), None),
+            None => (self.heard_at(), None),
         };
         Some(Traffic {
             generation: connected.generation,
-            read,
+            read_at,
             asked,
         })
     }
 
-    /// Gives the connection up if it wrote, or tried to, and read nothing since `before`. A process that got no CPU wrote
-    /// nothing.
-    pub(super) fn give_up_if_silent(&self, before: Traffic) {
+    /// Gives the connection up if it wrote since `before`, or tried to, and read nothing since then or for `silence`. A
+    /// process that got no CPU wrote nothing.
+    pub(super) fn give_up_if_silent(&self, before: Traffic, silence: Duration) {
         let Some(now) = self.traffic() else {
             return;
         };
         let asked = now.asked.is_none() || now.asked != before.asked;
-        if now.generation == before.generation && now.read == before.read && asked {
+        let clock = match now.asked {
+            Some(_) => &Clock::system(),
+            None => &self.config.clock,
+        };
+        let silent = now.read_at == before.read_at || now.read_at.until(clock.now()) >= silence;
+        if now.generation == before.generation && silent && asked {
             self.replace(now.generation);
         }
     }

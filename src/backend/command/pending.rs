@@ -176,7 +176,7 @@ impl Pending {
     }
 
     /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
-    /// all was received on it for `silence`. The caller waited for at least `waited` after the hand-over.
+    /// all was read on it for `silence`. The caller waited for at least `waited` after the hand-over.
     fn look_for_reply(&self, waited: Duration, silence: Duration) {
         let shared = &self.shared;
         let lane = &shared.lane;
@@ -194,7 +194,7 @@ impl Pending {
         if let Some(before) = traffic
             && waited >= silence
         {
-            lane.give_up_if_silent(before);
+            lane.give_up_if_silent(before, silence);
         }
         lane.admit();
     }

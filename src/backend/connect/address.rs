@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::connection::Connection;
-use super::socket::{self, CountedStream};
+use super::socket::{self, WatchedStream};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use crate::backend::failure::{Failure, application};
@@ -204,11 +204,11 @@ impl Address {
         config: AsyncConnectionConfig,
     ) -> RedisResult<Connection> {
         let settings = self.client.get_connection_info().redis_settings();
-        let counts = Arc::default();
-        let stream = CountedStream::new(stream, &counts);
+        let passed = Arc::default();
+        let stream = WatchedStream::new(stream, &passed);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(settings, stream, config).await?;
-        Ok(Connection::driven(connection, driver, counts))
+        Ok(Connection::driven(connection, driver, passed))
     }
 
     /// Whether what listens at this plain address answers a TLS greeting.

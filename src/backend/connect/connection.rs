@@ -30,7 +30,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::task::AbortHandle;
 
-use super::socket::Counts;
+use super::socket::Passed;
+use crate::clock::Moment;
 use crate::host::own;
 
 /// The number of commands in flight from which they are sent in batches, and the smallest batch.
@@ -51,7 +52,7 @@ pub(crate) struct Connection {
 struct DriverTask {
     drive: Arc<Drive>,
     task: AbortHandle,
-    counts: Arc<Counts>,
+    passed: Arc<Passed>,
 }
 
 impl Drop for DriverTask {
@@ -65,7 +66,7 @@ impl Connection {
     pub(super) fn driven(
         redis: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
-        counts: Arc<Counts>,
+        passed: Arc<Passed>,
     ) -> Self {
         let drive = Drive::new(driver.boxed());
         // Made before the task: a runtime that ends may drop a task that never ran.
@@ -76,7 +77,7 @@ impl Connection {
             driven: Some(Arc::new(DriverTask {
                 drive,
                 task,
-                counts,
+                passed,
             })),
         }
     }
@@ -118,9 +119,10 @@ impl Connection {
             .is_some_and(|driven| driven.drive.is_over())
     }
 
-    /// How often it was read, and how often somebody tried to write to it; none if redis-rs drives it.
-    pub(crate) fn traffic(&self) -> Option<(u64, u64)> {
-        self.driven.as_ref().map(|driven| driven.counts.now())
+    /// When it was last read, by the system's clock, and how often somebody tried to write to it; none if redis-rs drives
+    /// it.
+    pub(crate) fn traffic(&self) -> Option<(Moment, u64)> {
+        self.driven.as_ref().map(|driven| driven.passed.by_now())
     }
 
     /// Writes queued commands and reads the replies that have arrived.

@@ -1,4 +1,4 @@
-//! TCP sockets, and streams that count what passes.
+//! TCP sockets, and streams that note when something passes.
 
 use std::io;
 use std::pin::Pin;
@@ -12,37 +12,39 @@ use redis::io::tcp::socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 
+use crate::clock::{Clock, Moment};
 use crate::host::HostStream;
 
-/// How often a stream was read with success, and how often somebody tried to write to it.
+/// When a stream was last read with success, in nanoseconds of the system's clock, and how often somebody tried to write
+/// to it.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    read: AtomicU64,
+pub(super) struct Passed {
+    read_at: AtomicU64,
     asked: AtomicU64,
 }
 
-impl Counts {
-    pub(super) fn now(&self) -> (u64, u64) {
+impl Passed {
+    pub(super) fn by_now(&self) -> (Moment, u64) {
         // Relaxed: numbers that stand for themselves.
-        let read = self.read.load(Ordering::Relaxed);
-        (read, self.asked.load(Ordering::Relaxed))
+        let read_at = Moment::from_nanos(self.read_at.load(Ordering::Relaxed));
+        (read_at, self.asked.load(Ordering::Relaxed))
     }
 }
 
-/// A stream that counts.
-pub(super) struct CountedStream<S> {
+/// A stream that notes what passes.
+pub(super) struct WatchedStream<S> {
     stream: S,
-    counts: Arc<Counts>,
+    passed: Arc<Passed>,
 }
 
-impl<S> CountedStream<S> {
-    pub(super) fn new(stream: S, counts: &Arc<Counts>) -> Self {
-        let counts = Arc::clone(counts);
-        Self { stream, counts }
+impl<S> WatchedStream<S> {
+    pub(super) fn new(stream: S, passed: &Arc<Passed>) -> Self {
+        let passed = Arc::clone(passed);
+        Self { stream, passed }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -51,19 +53,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.counts.read.fetch_add(1, Ordering::Relaxed);
+            let now = Clock::system().now();
+            self.passed.read_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         polled
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        self.passed.asked.fetch_add(1, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -72,7 +75,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        self.passed.asked.fetch_add(1, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
     }
 

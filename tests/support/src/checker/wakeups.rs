@@ -205,7 +205,9 @@ fn wish(model: &Model, op: &Op) -> Span {
     if went_well {
         return op.span.lengthened(ns(settings.scheduling));
     }
-    model.until_calm(op.client, op.span).lengthened(ns(settings.writer_mark))
+    model
+        .until_calm(op.client, op.span)
+        .lengthened(ns(settings.writer_mark))
 }
 
 /// When an acquire that did not become a hold may still hold the name; for one that did, the time before it returned in
