@@ -102,7 +102,10 @@ async fn a_connection_that_falls_silent_before_the_acknowledgement_costs_no_hold
     let guard = try_once(&client, "x").await.unwrap().unwrap();
     let lost = proxy.inject(Fault::SwallowReply);
     let lost = lost.on(Match::command("WAIT")).arm();
-    eventually("an acknowledgement is lost", LONG, async || lost.fired() > 0).await;
+    eventually("an acknowledgement is lost", LONG, async || {
+        lost.fired() > 0
+    })
+    .await;
     tokio::time::sleep(SHORT * 6).await;
     guard.check().unwrap();
     guard.unlock().await.unwrap();
