@@ -10,9 +10,9 @@ use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use watchlock::__simulation::{self as simulated, Process};
-use watchlock::{Client, Quorum};
+use watchlock::{Client, Lease, Quorum};
 use watchlock_support::checker::{self, Settings};
-use watchlock_support::history::Record;
+use watchlock_support::history::{LockKind, Record};
 use watchlock_test::core::Reply;
 
 use crate::faults;
@@ -312,9 +312,45 @@ async fn end(members: &Members, violations: &mut Vec<String>) {
     }
 }
 
+/// The place of a waiter that was killed stays in the queue of a fair lock until somebody comes by. Everybody else is gone,
+/// so whoever comes gets the lock.
+async fn visit(plan: &Plan, violations: &mut Vec<String>) {
+    let names = plan.kinds.iter().enumerate();
+    let fair: Vec<usize> = names
+        .filter_map(|(name, kind)| (*kind == LockKind::Fair).then_some(name))
+        .collect();
+    if fair.is_empty() {
+        return;
+    }
+    let plan = Arc::new(plan.clone());
+    let visiting = Process::new(plan.processes).run(async move {
+        let AnyClient::One(client) = connected(plan).await else {
+            return Vec::new();
+        };
+        let mut kept_out = Vec::new();
+        for name in fair {
+            let lock = client.get_fair_lock(format!("name:{name}"));
+            match lock.try_lock(Duration::from_secs(1), Lease::Watchdog).await {
+                Ok(Some(guard)) => drop(guard.unlock().await),
+                Ok(None) => kept_out.push(format!("nobody can get \"name:{name}\" any more")),
+                Err(error) => {
+                    kept_out.push(format!("the last visitor of \"name:{name}\": {error}"))
+                }
+            }
+        }
+        client.shutdown(Duration::from_secs(5)).await;
+        kept_out
+    });
+    match timeout(Duration::from_secs(60), visiting).await {
+        Ok(kept_out) => violations.extend(kept_out),
+        Err(_) => violations.push("the last visitor does not end".to_owned()),
+    }
+}
+
 /// Nothing is left once everything has had time to end.
 async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
     sleep(plan.watchdog_lease + Duration::from_secs(90)).await;
+    visit(plan, violations).await;
     for server in 0..plan.servers {
         let (mut left, channels) = world.at(server, |store| {
             let keys = texts(store.run(&[&b"KEYS"[..], b"*"]));
