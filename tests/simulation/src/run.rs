@@ -334,7 +334,7 @@ async fn visit(plan: &Plan, violations: &mut Vec<String>) {
                 Ok(Some(guard)) => drop(guard.unlock().await),
                 Ok(None) => kept_out.push(format!("nobody can get \"name:{name}\" any more")),
                 Err(error) => {
-                    kept_out.push(format!("the last visitor of \"name:{name}\": {error}"))
+                    kept_out.push(format!("the last visitor of \"name:{name}\": {error}"));
                 }
             }
         }
