@@ -67,7 +67,7 @@ pub fn run(plan: &Plan, traced: Traced<'_>) -> Outcome {
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(
         &plan.seed.to_le_bytes(),
     ));
-    let runtime = builder.enable_all().start_paused(true).build();
+    let runtime = builder.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let outcome = runtime.block_on(live(plan, traced));
     // What is dropped with the runtime belongs to the world, too.
