@@ -173,11 +173,14 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return GivenBack::LeftToKeeper;
         }
-        if self.pass_on(hold, now, rules, effects) {
+        let waits = self.job.is_some() && !self.queue.is_empty();
+        // A queue that Redis keeps says whose turn it is, so it needs no window.
+        let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
+        if stays && self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
         self.notify_job();
-        if self.may_hand_over(hold, now) {
+        if stays && self.wakeups.allow_handover() {
             self.seat.hand_over(hold);
             return GivenBack::LeftToKeeper;
         }
