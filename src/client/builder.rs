@@ -17,8 +17,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Acks, Config, Publish, Settings};
 use crate::engine::core::Core;
-use crate::engine::keeper::Engine;
-use crate::engine::keeper::Starting;
+use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
 use crate::host::own;
 use crate::secrets::{Provider, Secrets, Tls, provider};
@@ -522,6 +521,5 @@ pub(super) fn start(
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);
     let core = Arc::new(Core::new(config, backend, keeper_fleet, mailbox));
-    let keeper = starting.begin(Arc::clone(&core), mail);
-    Ok((Engine::new(core, keeper), runtime))
+    Ok((starting.begin(core, mail), runtime))
 }
