@@ -42,7 +42,10 @@ pub(crate) fn request(
         kind,
         owner,
         lease: lease.resolve(core.config.watchdog_lease, core.config.max_lease)?,
-        level: level(lease),
+        level: match lease {
+            Lease::Watchdog => Level::Watchdog,
+            Lease::Fixed(_) => Level::Fixed,
+        },
         patience: match wait {
             None => Patience::Forever,
             Some(Duration::ZERO) => Patience::Once,
@@ -52,14 +55,6 @@ pub(crate) fn request(
         turn: None,
         rounds: 0,
     })
-}
-
-/// What keeps a level with `lease` alive.
-pub(crate) fn level(lease: Lease) -> Level {
-    match lease {
-        Lease::Watchdog => Level::Watchdog,
-        Lease::Fixed(_) => Level::Fixed,
-    }
 }
 
 /// The result of an acquire.
@@ -166,9 +161,7 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
         FoundHold::Nothing => return beside_own(core, owner, request).await,
     };
     // Boxed: few acquires re-enter a hold.
-    let entered = request.entered(hold);
-    let wait = (request.since, request.patience);
-    Box::pin(enter::enter(core, entered, kind, request.lease, wait)).await
+    Box::pin(enter::enter(core, &hold, request)).await
 }
 
 /// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
