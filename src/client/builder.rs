@@ -15,7 +15,7 @@ use crate::backend::{
 };
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Acks, Config, Publish, Settings};
+use crate::config::{Acks, Config, Publish};
 use crate::engine::core::Core;
 use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
@@ -47,7 +47,7 @@ pub struct ClientBuilder {
     tls: Option<Tls>,
     secrets: Option<Provider>,
     sentinel_secrets: Option<Provider>,
-    settings: Settings,
+    settings: Config,
 }
 
 /// What to connect to.
@@ -122,7 +122,7 @@ impl ClientBuilder {
             tls: None,
             secrets: None,
             sentinel_secrets: None,
-            settings: Settings::default(),
+            settings: Config::default(),
         }
     }
 
@@ -453,12 +453,12 @@ impl ClientBuilder {
         self
     }
 
-    pub(super) fn settings(&mut self) -> &mut Settings {
+    pub(super) fn settings(&mut self) -> &mut Config {
         &mut self.settings
     }
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
-        let config = self.settings.validate()?;
+        self.settings.check()?;
         if let Some(tls) = &self.tls {
             check_tls(tls)?;
         }
@@ -488,7 +488,7 @@ impl ClientBuilder {
         };
         let dialer = Arc::new(dialer.identified_by(provider(self.secrets, self.tls)));
         let cluster = Cluster::new(Arc::clone(&dialer), self.node_addresses, self.publish);
-        Ok((config, dialer, cluster))
+        Ok((self.settings, dialer, cluster))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
 use crate::host::uuid;
+use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::Names;
 use crate::script::{Call, Reply};
@@ -112,7 +113,7 @@ impl Core {
         let client_id = uuid();
         Self {
             plan: RenewalPlan {
-                lease: config.watchdog_lease,
+                lease: config.watchdog(),
             },
             config,
             client_id,
@@ -309,6 +310,18 @@ impl Core {
             plan: self.plan,
             passes_on: self.config.passes_on,
         }
+    }
+
+    /// Whether the watchdog keeps `hold`, and how long the client vouches for it from now on.
+    pub(crate) fn vouched(&self, hold: &Hold) -> (bool, LeaseMs) {
+        let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+        let left = LeaseMs::of(self.now().until(ends));
+        let lease = if watched {
+            left.max(self.plan.lease)
+        } else {
+            left
+        };
+        (watched, lease)
     }
 
     /// Every hold and attempt that has a seat. Gates have all of them; the schedule lacks those that the keeper is

@@ -41,16 +41,12 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: lease.resolve(core.config.watchdog_lease, core.config.max_lease)?,
+        lease: core.config.resolve(lease)?,
         level: match lease {
             Lease::Watchdog => Level::Watchdog,
             Lease::Fixed(_) => Level::Fixed,
         },
-        patience: match wait {
-            None => Patience::Forever,
-            Some(Duration::ZERO) => Patience::Once,
-            Some(wait) => Patience::Until(since + wait),
-        },
+        patience: Patience::of(wait, since),
         since,
         turn: None,
         rounds: 0,
@@ -195,15 +191,10 @@ pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
 /// A new attempt that was not sent yet.
 pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> Arc<Hold> {
     let number = core.number();
-    let request = &ticket.request;
+    let id = core.hold_id(number);
     let origin = Origin {
-        kind: request.kind.clone(),
-        id: core.hold_id(number),
-        number,
-        lease: request.lease,
         owner: ticket.owner_of_hold(),
-        entered_by: number,
-        task: ticket.task,
+        ..ticket.request.origin(&id, number, ticket.task)
     };
     Hold::trying(origin, finish_by)
 }

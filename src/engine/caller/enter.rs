@@ -301,9 +301,9 @@ async fn ask_once(
     let now = core.now();
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let lease = if watched {
-        core.config.watchdog_lease
+        core.plan.lease
     } else {
-        LeaseMs::left(now.until(ends))
+        LeaseMs::of(now.until(ends))
     };
     let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
     let limit = core.config.command_timeout;

@@ -73,7 +73,7 @@ const KEYS: [usize; 3] = [0, 1, 2];
 
 /// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let wait = config.fair_wait;
+    let wait = LeaseMs::of(config.fair_wait);
     let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));
     Kind::new(&FAMILY, config, name, commands)
 }

@@ -107,7 +107,7 @@ const TOKEN: usize = 0;
 
 /// The fenced lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let token_ttl = config.fencing_token_ttl;
+    let token_ttl = config.fencing_token_ttl.map(LeaseMs::of);
     let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));
     Kind::new(&FAMILY, config, name, commands)
 }

@@ -16,7 +16,7 @@ use crate::backend::{Failure, Pending};
 use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::fencing::FencingToken;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::LockGuard;
 use crate::lock::kinds::fenced;
 use crate::lock::several::Composite;
@@ -91,7 +91,7 @@ pub(super) async fn raise(
     let (Some(hold_id), Ok(fleet)) = (child.hold_id(), core.backend.callers_fleet()) else {
         return false;
     };
-    let ttl = core.config.fencing_token_ttl;
+    let ttl = core.config.fencing_token_ttl.map(LeaseMs::of);
     let call = fenced::raise(kind.names(), hold_id, token, ttl);
     let answer = Pending::start(&fleet, call).within(limit).await;
     answer.is_ok_and(|answer| matches!(answer.reply, Reply::Done(_)))

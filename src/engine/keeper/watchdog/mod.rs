@@ -78,7 +78,7 @@ impl ByNode {
             let (config, clock) = (&core.config, core.config.clock.clone());
             let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
             let longest = config.command_timeout;
-            let shortest = longest.min(config.watchdog_lease.duration() / 4);
+            let shortest = longest.min(config.watchdog_lease / 4);
             NodeRenewals {
                 queue: RenewalQueue::new(config.backoff, shortest..=longest, end),
                 unverified: false,
@@ -429,13 +429,11 @@ struct RenewalQuestion {
 
 impl RenewalQuestion {
     fn about(core: &Core, hold: &Arc<Hold>) -> Self {
-        let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-        let renewed = watched.then_some(core.plan.lease);
-        let left = LeaseMs::left(core.now().until(lease_ends));
+        let (watched, written) = core.vouched(hold);
         Self {
             hold: Arc::clone(hold),
-            renewed,
-            written: renewed.map_or(left, |lease| lease.max(left)),
+            renewed: watched.then_some(core.plan.lease),
+            written,
         }
     }
 
