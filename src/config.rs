@@ -85,7 +85,6 @@ impl Config {
         LeaseMs::of(self.watchdog_lease)
     }
 
-    /// How long a lease is.
     pub(crate) fn lease_of(&self, lease: Lease) -> Duration {
         match lease {
             Lease::Watchdog => self.watchdog_lease,

@@ -32,10 +32,8 @@ impl From<Duration> for Lease {
     }
 }
 
-/// The shortest fixed lease.
 pub(crate) const SHORTEST_FIXED: Duration = Duration::from_millis(10);
 
-/// The longest fixed lease.
 const LONGEST_FIXED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A lease in whole milliseconds, within its bounds.

@@ -167,7 +167,6 @@ impl Core {
         &self.client
     }
 
-    /// The hold id of `number`.
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
         let mut digits = itoa::Buffer::new();
         // On the stack, to save an allocation a hold. It has room for every client id and number.
@@ -237,7 +236,6 @@ impl Core {
         }
     }
 
-    /// Whether this is the first wake-up that Redis denied.
     pub(crate) fn first_denied_wake_up(&self) -> bool {
         // Relaxed: only one caller has to get true.
         !self.wake_up_denied.swap(true, Ordering::Relaxed)

@@ -29,7 +29,6 @@ impl Counts {
     }
 }
 
-/// A stream that counts.
 pub(super) struct CountedStream<S> {
     stream: S,
     counts: Arc<Counts>,
@@ -89,7 +88,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     }
 }
 
-/// Connects to `host`.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {
     #[cfg(feature = "__simulation")]
     if let Some(connected) = crate::host::connect(host, port).await {

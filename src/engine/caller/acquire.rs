@@ -53,7 +53,6 @@ pub(crate) fn request(
     })
 }
 
-/// The result of an acquire.
 pub(crate) enum AcquireOutcome {
     In(HeldLevel),
     /// Somebody else has it, up to that time if it is known.

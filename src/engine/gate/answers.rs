@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::seat::Attempt;
+use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::{Class, Failure};
 use crate::clock::Moment;
@@ -17,7 +17,6 @@ use crate::fencing::FencingToken;
 /// An attempt may meet two broken connections: its caller's lane, and the keeper's.
 const LANES: u8 = 2;
 
-/// The answer to an attempt.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
     Got(Grant),
@@ -51,7 +50,6 @@ pub(crate) enum SentAs<'a, C> {
     Keeper(Moment),
 }
 
-/// The answer to a last release.
 #[derive(Debug, Clone)]
 pub(crate) enum ReleaseAnswer {
     /// How many clients heard it, if it was published.
@@ -181,7 +179,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         self.notify_job();
         if stays && self.wakeups.allow_handover() {
-            self.seat.hand_over(hold);
+            let hold = Arc::clone(hold);
+            self.seat = Seat::HandingOver { hold };
             return GivenBack::LeftToKeeper;
         }
         let command = send.map(|send| send());

@@ -225,13 +225,6 @@ impl<C: Clone + PartialEq> Seat<C> {
         grant.map(|grant| grant.ticket)
     }
 
-    /// The last release of `hold`, which has the seat, is left to the job.
-    pub(super) fn hand_over(&mut self, hold: &Arc<Hold>) {
-        *self = Self::HandingOver {
-            hold: Arc::clone(hold),
-        };
-    }
-
     /// The last release of `hold` is under way.
     pub(super) fn release(
         &mut self,

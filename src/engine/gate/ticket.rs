@@ -194,7 +194,6 @@ impl Uncollected {
         }
     }
 
-    /// Until when it is kept.
     pub(super) fn kept_until(&self, command_timeout: Duration) -> Moment {
         let rounds = self.ticket.request.rounds.min(8);
         self.since + (KEPT_FOR * 2_u32.pow(rounds)).min(command_timeout)
@@ -396,7 +395,6 @@ impl Ticket {
         long && !self.self_wait_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether its wait is over at `now`.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         match self.request.patience {
             Patience::Once => true,

@@ -178,7 +178,6 @@ pub(crate) trait RedisQueue {
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
 
-/// The commands of a kind.
 #[derive(Clone)]
 pub(crate) enum KindCommands {
     /// The same for all locks of the kind: nothing is allocated or reference-counted.

@@ -170,7 +170,6 @@ impl Hold {
         self.task.store(TaskId::current().0, Ordering::Relaxed);
     }
 
-    /// The shared hold that this is a read of.
     pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
         self.read_of.as_ref()
     }

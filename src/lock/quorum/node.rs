@@ -29,7 +29,6 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::script::Call;
 
-/// One server of a quorum.
 pub(crate) struct QuorumNode {
     engine: Arc<Engine>,
     /// Receives wake-ups for waiters; used on the steward's runtime.

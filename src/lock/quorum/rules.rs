@@ -29,7 +29,6 @@ pub(super) enum Vote {
     Refused,
 }
 
-/// What a round came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundOutcome {
     Got,

@@ -233,7 +233,6 @@ impl Watchdog {
         self.want(&holds, true);
     }
 
-    /// Verifies one hold soon.
     pub(super) fn verify(&self, hold: &Arc<Hold>) {
         self.want(std::slice::from_ref(hold), true);
         self.core.look.notify_one();
@@ -441,7 +440,6 @@ impl RenewalQuestion {
         self.hold.kind.verify(&self.hold.id, self.written)
     }
 
-    /// Acts on the answer.
     fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
         match answer.reply.found() {
             Some(true) => renewed_for(core, &self.hold, self.renewed, answer),
