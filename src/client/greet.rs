@@ -32,7 +32,6 @@ const GREET_AGAIN: Duration = Duration::from_secs(5);
 /// How many different reasons are logged while it cannot be used.
 const REASONS: usize = 16;
 
-/// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
 /// Greets the server over the lane home, within the time of one attempt to connect. In a cluster that lane rests afterwards.

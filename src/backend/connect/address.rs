@@ -37,7 +37,6 @@ pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
 /// redis-rs' default is 50.
 const QUEUE: usize = 1024;
 
-/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
     pub(crate) host: Box<str>,

@@ -253,7 +253,6 @@ impl Drive {
     }
 }
 
-/// The task of a driver.
 async fn run(ends: EndsDriver) {
     let mut let_others_go = false;
     poll_fn(|context| {

@@ -41,7 +41,6 @@ pub(crate) struct Grant {
     pub(crate) open: bool,
 }
 
-/// How a last release was sent.
 #[derive(Debug)]
 pub(crate) enum SentAs<'a, C> {
     /// As the command in the seat.

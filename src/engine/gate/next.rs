@@ -19,7 +19,6 @@ use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold};
 
-/// The most waiters that are called at a time.
 const MOST_CALLED: usize = 256;
 
 pub(crate) enum Step<C> {

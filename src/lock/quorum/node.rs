@@ -63,7 +63,6 @@ struct Distance {
     generation: u64,
 }
 
-/// How a node answered a try.
 pub(super) enum NodeAnswer {
     Granted(LockGuard),
     /// Somebody else has the lock there, until then if known.

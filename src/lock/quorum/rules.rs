@@ -51,7 +51,6 @@ pub(super) struct BusyNodes {
     pub(super) free_at: Moment,
 }
 
-/// The votes of one round.
 #[derive(Debug, Clone)]
 pub(super) struct VoteCount {
     nodes: usize,

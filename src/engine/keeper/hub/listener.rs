@@ -83,7 +83,6 @@ struct Channel {
     leaving: bool,
 }
 
-/// Why subscribing failed.
 pub(super) enum SubscribeError {
     /// The connection has ended.
     Closed,
@@ -91,7 +90,6 @@ pub(super) enum SubscribeError {
     Redis(RedisError),
 }
 
-/// A connection with subscriptions.
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
