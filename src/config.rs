@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::error::{ConfigError, LeaseError};
+use crate::error::ConfigError;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::MAX_KEY_BYTES;
 
@@ -89,14 +89,6 @@ impl Config {
         match lease {
             Lease::Watchdog => self.watchdog_lease,
             Lease::Fixed(lease) => lease,
-        }
-    }
-
-    /// A lease that a caller asks for, if it is within its bounds.
-    pub(crate) fn resolve(&self, lease: Lease) -> Result<LeaseMs, LeaseError> {
-        match lease {
-            Lease::Watchdog => Ok(self.watchdog()),
-            Lease::Fixed(lease) => LeaseMs::fixed(lease, self.max_lease),
         }
     }
 

@@ -32,6 +32,20 @@ impl From<Duration> for Lease {
     }
 }
 
+impl Lease {
+    /// The lease to ask Redis for.
+    pub(crate) fn resolve(
+        self,
+        watchdog: LeaseMs,
+        max_lease: Option<Duration>,
+    ) -> Result<LeaseMs, LeaseError> {
+        match self {
+            Self::Watchdog => Ok(watchdog),
+            Self::Fixed(lease) => LeaseMs::fixed(lease, max_lease),
+        }
+    }
+}
+
 pub(crate) const SHORTEST_FIXED: Duration = Duration::from_millis(10);
 
 const LONGEST_FIXED: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::connection::Connection;
-use super::socket::{self, CountedStream};
+use super::connection::{Connection, CountedStream};
+use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use crate::backend::failure::{Failure, application};

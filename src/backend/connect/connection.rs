@@ -16,10 +16,11 @@
 //!    each queued command fails.
 
 use std::future::poll_fn;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -28,9 +29,9 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
-use super::socket::Counts;
 use crate::host::own;
 
 /// The number of commands in flight from which they are sent in batches, and the smallest batch.
@@ -142,6 +143,80 @@ impl Deref for Connection {
 impl DerefMut for Connection {
     fn deref_mut(&mut self) -> &mut MultiplexedConnection {
         &mut self.redis
+    }
+}
+
+/// How often a stream was read with success, and how often somebody tried to write to it.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    read: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn now(&self) -> (u64, u64) {
+        // Relaxed: numbers that stand for themselves.
+        let read = self.read.load(Ordering::Relaxed);
+        (read, self.asked.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) struct CountedStream<S> {
+    stream: S,
+    counts: Arc<Counts>,
+}
+
+impl<S> CountedStream<S> {
+    pub(super) fn new(stream: S, counts: &Arc<Counts>) -> Self {
+        let counts = Arc::clone(counts);
+        Self { stream, counts }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.counts.read.fetch_add(1, Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

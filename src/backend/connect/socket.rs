@@ -1,92 +1,13 @@
-//! TCP sockets, and streams that count what passes.
+//! TCP sockets.
 
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
 use futures_util::future::select_ok;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::host::HostStream;
-
-/// How often a stream was read with success, and how often somebody tried to write to it.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    read: AtomicU64,
-    asked: AtomicU64,
-}
-
-impl Counts {
-    pub(super) fn now(&self) -> (u64, u64) {
-        // Relaxed: numbers that stand for themselves.
-        let read = self.read.load(Ordering::Relaxed);
-        (read, self.asked.load(Ordering::Relaxed))
-    }
-}
-
-pub(super) struct CountedStream<S> {
-    stream: S,
-    counts: Arc<Counts>,
-}
-
-impl<S> CountedStream<S> {
-    pub(super) fn new(stream: S, counts: &Arc<Counts>) -> Self {
-        let counts = Arc::clone(counts);
-        Self { stream, counts }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.counts.read.fetch_add(1, Ordering::Relaxed);
-        }
-        polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.counts.asked.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.counts.asked.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
 
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {
     #[cfg(feature = "__simulation")]

@@ -41,7 +41,7 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: core.config.resolve(lease)?,
+        lease: lease.resolve(core.plan.lease, core.config.max_lease)?,
         level: match lease {
             Lease::Watchdog => Level::Watchdog,
             Lease::Fixed(_) => Level::Fixed,

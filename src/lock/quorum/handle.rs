@@ -168,7 +168,7 @@ impl LockTarget for LockOfQuorum {
     ) -> Result<Option<LockGuard>, Error> {
         let got = async {
             let config = self.nodes.config();
-            config.resolve(lease)?;
+            lease.resolve(config.watchdog(), config.max_lease)?;
             let since = self.nodes.now();
             let request = AcquireRequest {
                 name: Arc::clone(&self.name),
