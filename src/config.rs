@@ -35,9 +35,9 @@ pub enum Publish {
     Sharded,
 }
 
-/// Settings as the builder collects them.
+/// The settings of a client. Outside of the builder they are [checked](Self::check).
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct Config {
     pub(crate) watchdog_lease: Duration,
     /// The longest fixed lease in a quorum.
     pub(crate) max_lease: Option<Duration>,
@@ -60,7 +60,7 @@ pub(crate) struct Acks {
     pub(crate) within: Duration,
 }
 
-impl Default for Settings {
+impl Default for Config {
     fn default() -> Self {
         Self {
             watchdog_lease: Duration::from_secs(30),
@@ -79,42 +79,27 @@ impl Default for Settings {
     }
 }
 
-/// Settings that were checked.
-#[derive(Debug, Clone)]
-pub(crate) struct Config {
-    pub(crate) watchdog_lease: LeaseMs,
-    /// The longest fixed lease in a quorum.
-    pub(crate) max_lease: Option<Duration>,
-    pub(crate) key_prefix: Box<str>,
-    pub(crate) backoff: Backoff,
-    pub(crate) command_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) unavailable_after: Duration,
-    pub(crate) fencing_token_ttl: Option<LeaseMs>,
-    pub(crate) fair_wait: LeaseMs,
-    pub(crate) passes_on: bool,
-    pub(crate) acks: Option<Acks>,
-    pub(crate) clock: Clock,
-}
-
 impl Config {
-    /// How long a lease is.
+    /// The lease that the watchdog renews.
+    pub(crate) fn watchdog(&self) -> LeaseMs {
+        LeaseMs::of(self.watchdog_lease)
+    }
+
     pub(crate) fn lease_of(&self, lease: Lease) -> Duration {
         match lease {
-            Lease::Watchdog => self.watchdog_lease.duration(),
+            Lease::Watchdog => self.watchdog_lease,
             Lease::Fixed(lease) => lease,
         }
     }
-}
 
-impl Settings {
-    pub(crate) fn validate(self) -> Result<Config, ConfigError> {
+    /// Checks that every setting is within its bounds.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let ms = Duration::from_millis;
         let time_outs = ms(10)..=ms(60_000);
-        let watchdog_lease = lease(
+        within(
             "watchdog_lease",
             self.watchdog_lease,
-            ms(500)..=DAY,
+            &(ms(500)..=DAY),
             "500 ms to 24 h",
         )?;
         check(
@@ -123,35 +108,22 @@ impl Settings {
             format_args!("{} bytes long", self.key_prefix.len()),
             "shorter than 512 bytes",
         )?;
-        check(
-            time_outs.contains(&self.command_timeout),
-            "command_timeout",
-            self.command_timeout,
-            "10 ms to 60 s",
-        )?;
-        check(
-            time_outs.contains(&self.connect_timeout),
-            "connect_timeout",
-            self.connect_timeout,
-            "10 ms to 60 s",
-        )?;
-        check(
-            self.unavailable_after <= DAY,
+        let allowed = "10 ms to 60 s";
+        within("command_timeout", self.command_timeout, &time_outs, allowed)?;
+        within("connect_timeout", self.connect_timeout, &time_outs, allowed)?;
+        let up_to_a_day = Duration::ZERO..=DAY;
+        within(
             "unavailable_after",
             self.unavailable_after,
+            &up_to_a_day,
             "0 to 24 h",
         )?;
-        let year = ms(1000)..=365 * DAY;
-        let fencing_token_ttl = self
-            .fencing_token_ttl
-            .map(|ttl| lease("fencing_token_ttl", ttl, year, "1 s to 365 days"))
-            .transpose()?;
-        let fair_wait = lease(
-            "fair_wait",
-            self.fair_wait,
-            ms(15_000)..=DAY,
-            "15 s to 24 h",
-        )?;
+        if let Some(ttl) = self.fencing_token_ttl {
+            let up_to_a_year = ms(1000)..=365 * DAY;
+            within("fencing_token_ttl", ttl, &up_to_a_year, "1 s to 365 days")?;
+        }
+        let waits = ms(15_000)..=DAY;
+        within("fair_wait", self.fair_wait, &waits, "15 s to 24 h")?;
         if let Some(Acks { wanted, within }) = self.acks {
             // A command may wait for the batch before it, its own batch, and one more if it is sent again.
             check(
@@ -161,31 +133,17 @@ impl Settings {
                 "1 to 64 replicas within 1 ms to a quarter of command_timeout",
             )?;
         }
-        self.backoff.validate()?;
-        Ok(Config {
-            watchdog_lease,
-            max_lease: self.max_lease,
-            key_prefix: self.key_prefix.into(),
-            backoff: self.backoff,
-            command_timeout: self.command_timeout,
-            connect_timeout: self.connect_timeout,
-            unavailable_after: self.unavailable_after,
-            fencing_token_ttl,
-            fair_wait,
-            passes_on: self.passes_on,
-            acks: self.acks,
-            clock: self.clock,
-        })
+        self.backoff.validate()
     }
 }
 
-fn lease(
+fn within(
     setting: &'static str,
     given: Duration,
-    bounds: RangeInclusive<Duration>,
+    bounds: &RangeInclusive<Duration>,
     allowed: &'static str,
-) -> Result<LeaseMs, ConfigError> {
-    LeaseMs::new(given, &bounds).ok_or_else(|| ConfigError::out_of_range(setting, given, allowed))
+) -> Result<(), ConfigError> {
+    check(bounds.contains(&given), setting, given, allowed)
 }
 
 fn check(
@@ -206,7 +164,25 @@ mod tests {
 
     #[test]
     fn the_defaults_are_good() {
-        assert!(Settings::default().validate().is_ok());
+        assert!(Config::default().check().is_ok());
+    }
+
+    #[test]
+    fn bounds_are_inclusive() {
+        for (lease, ok) in [
+            (Duration::ZERO, false),
+            (Duration::from_millis(500), true),
+            (DAY, true),
+            (DAY + Duration::from_nanos(1), false),
+            (Duration::from_millis(u64::MAX), false),
+            (Duration::MAX, false),
+        ] {
+            let config = Config {
+                watchdog_lease: lease,
+                ..Config::default()
+            };
+            assert_eq!(config.check().is_ok(), ok, "{lease:?}");
+        }
     }
 
     #[test]
@@ -215,7 +191,7 @@ mod tests {
             let within = Duration::from_millis(ms);
             Some(Acks { wanted, within })
         };
-        let bad: [&dyn Fn(&mut Settings); 14] = [
+        let bad: [&dyn Fn(&mut Config); 14] = [
             &|s| s.acks = acks(0, 100),
             &|s| s.acks = acks(1, 0),
             &|s| s.acks = acks(1, 251),
@@ -232,9 +208,9 @@ mod tests {
             &|s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {
-            let mut settings = Settings::default();
+            let mut settings = Config::default();
             spoil(&mut settings);
-            assert!(settings.validate().is_err(), "case {i}");
+            assert!(settings.check().is_err(), "case {i}");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! How long Redis keeps a lock without news of its holder.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -47,10 +46,8 @@ impl Lease {
     }
 }
 
-/// The shortest fixed lease.
 pub(crate) const SHORTEST_FIXED: Duration = Duration::from_millis(10);
 
-/// The longest fixed lease.
 const LONGEST_FIXED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A lease in whole milliseconds, within its bounds.
@@ -58,22 +55,17 @@ const LONGEST_FIXED: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct LeaseMs(u64);
 
 impl LeaseMs {
-    /// `None` when it is out of its bounds.
-    pub(crate) fn new(lease: Duration, bounds: &RangeInclusive<Duration>) -> Option<Self> {
-        let ms = u64::try_from(lease.as_millis()).ok();
-        ms.filter(|_| bounds.contains(&lease)).map(Self)
-    }
-
     /// A fixed lease; in a quorum no longer than its `max_lease`.
     pub(crate) fn fixed(lease: Duration, max_lease: Option<Duration>) -> Result<Self, LeaseError> {
-        let fixed = Self::new(lease, &(SHORTEST_FIXED..=LONGEST_FIXED))
-            .ok_or(LeaseError::OutOfBounds { given: lease })?;
+        if !(SHORTEST_FIXED..=LONGEST_FIXED).contains(&lease) {
+            return Err(LeaseError::OutOfBounds { given: lease });
+        }
         match max_lease {
             Some(max_lease) if lease > max_lease => Err(LeaseError::AboveMaxLease {
                 given: lease,
                 max_lease,
             }),
-            _ => Ok(fixed),
+            _ => Ok(Self::of(lease)),
         }
     }
 
@@ -81,8 +73,8 @@ impl LeaseMs {
         Self(ms)
     }
 
-    /// The rest of a lease, rounded down, and at least 1 ms.
-    pub(crate) fn left(span: Duration) -> Self {
+    /// Rounded down, and at least 1 ms.
+    pub(crate) fn of(span: Duration) -> Self {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
@@ -125,27 +117,6 @@ pub(crate) struct Term {
 mod tests {
     use super::*;
 
-    const BOUNDS: RangeInclusive<Duration> =
-        Duration::from_millis(10)..=Duration::from_secs(24 * 3600);
-
-    #[test]
-    fn bounds_are_inclusive() {
-        for (lease, ok) in [
-            (Duration::ZERO, false),
-            (Duration::from_nanos(1), false),
-            (Duration::from_millis(10), true),
-            (Duration::from_secs(24 * 3600), true),
-            (
-                Duration::from_secs(24 * 3600) + Duration::from_nanos(1),
-                false,
-            ),
-            (Duration::from_millis(u64::MAX), false),
-            (Duration::MAX, false),
-        ] {
-            assert_eq!(LeaseMs::new(lease, &BOUNDS).is_some(), ok, "{lease:?}");
-        }
-    }
-
     #[test]
     fn a_fixed_lease_lies_between_10_ms_and_365_days_and_in_a_quorum_up_to_its_longest() {
         let ms = Duration::from_millis;
@@ -167,7 +138,7 @@ mod tests {
 
     #[test]
     fn drift_is_one_percent_and_two_milliseconds() {
-        let lease = LeaseMs::new(Duration::from_secs(10), &BOUNDS).unwrap();
+        let lease = LeaseMs::from_millis(10_000);
         assert_eq!(lease.drift(), Duration::from_millis(102));
         let term = lease.term(Moment::default());
         assert_eq!(

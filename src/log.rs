@@ -22,7 +22,6 @@ use tracing::subscriber::NoSubscriber;
 /// How many events may wait to be logged. Each has some 100 bytes.
 const MOST_WAITING: usize = 10_000;
 
-/// Logs something.
 type LogEvent = Box<dyn FnOnce() + Send>;
 
 /// An event, and the subscriber that the thread it comes from has.

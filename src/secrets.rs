@@ -58,7 +58,6 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// A text in PEM form.
 type Pem = Arc<[u8]>;
 
 /// Certificates for `rediss://` addresses, as texts in PEM form. Default: the certificate authorities of the system, and no

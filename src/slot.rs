@@ -5,12 +5,10 @@
 
 use crc::{CRC_16_XMODEM, Crc};
 
-/// The number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// A slot of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(u16);
 

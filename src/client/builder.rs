@@ -15,10 +15,9 @@ use crate::backend::{
 };
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Acks, Config, Publish, Settings};
+use crate::config::{Acks, Config, Publish};
 use crate::engine::core::Core;
-use crate::engine::keeper::Engine;
-use crate::engine::keeper::Starting;
+use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
 use crate::host::own;
 use crate::secrets::{Provider, Secrets, Tls, provider};
@@ -48,7 +47,7 @@ pub struct ClientBuilder {
     tls: Option<Tls>,
     secrets: Option<Provider>,
     sentinel_secrets: Option<Provider>,
-    settings: Settings,
+    settings: Config,
 }
 
 /// What to connect to.
@@ -123,7 +122,7 @@ impl ClientBuilder {
             tls: None,
             secrets: None,
             sentinel_secrets: None,
-            settings: Settings::default(),
+            settings: Config::default(),
         }
     }
 
@@ -454,12 +453,12 @@ impl ClientBuilder {
         self
     }
 
-    pub(super) fn settings(&mut self) -> &mut Settings {
+    pub(super) fn settings(&mut self) -> &mut Config {
         &mut self.settings
     }
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {
-        let config = self.settings.validate()?;
+        self.settings.check()?;
         if let Some(tls) = &self.tls {
             check_tls(tls)?;
         }
@@ -489,7 +488,7 @@ impl ClientBuilder {
         };
         let dialer = Arc::new(dialer.identified_by(provider(self.secrets, self.tls)));
         let cluster = Cluster::new(Arc::clone(&dialer), self.node_addresses, self.publish);
-        Ok((config, dialer, cluster))
+        Ok((self.settings, dialer, cluster))
     }
 }
 
@@ -522,6 +521,5 @@ pub(super) fn start(
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);
     let core = Arc::new(Core::new(config, backend, keeper_fleet, mailbox));
-    let keeper = starting.begin(Arc::clone(&core), mail);
-    Ok((Engine::new(core, keeper), runtime))
+    Ok((starting.begin(core, mail), runtime))
 }

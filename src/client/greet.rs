@@ -17,7 +17,8 @@ use crate::host::uuid;
 use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::{Family, Names};
-use crate::script::{HoldRef, PROBE, Reply, lock};
+use crate::script::Reply;
+use crate::script::call::{ACQUIRE, PROBE, RELEASE};
 
 /// The oldest Redis whose scripts and ACLs we support.
 const OLDEST: (u64, u64) = (6, 2);
@@ -31,7 +32,6 @@ const GREET_AGAIN: Duration = Duration::from_secs(5);
 /// How many different reasons are logged while it cannot be used.
 const REASONS: usize = 16;
 
-/// The lease of the probe's lock.
 const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
 /// Greets the server over the lane home, within the time of one attempt to connect. In a cluster that lane rests afterwards.
@@ -255,20 +255,16 @@ async fn check_same(
     let id = uuid();
     let names = probe_names(core, id)?;
     let hold_id = format!("{id}:0");
-    let hold = HoldRef {
-        names: &names,
-        id: &hold_id,
-        lease: PROBE_LEASE,
-    };
-    let taken = round_trip(by_pool, &lock::acquire(hold)).await;
-    let found = match taken {
-        Ok(_) => round_trip(by_address, &lock::release(&names, &hold_id, 0)).await,
+    let take = ACQUIRE.on(&names).arg(&*hold_id).arg(PROBE_LEASE);
+    let release = RELEASE.on(&names).arg(&*hold_id).arg(0_u32).wakes(&names);
+    let found = match round_trip(by_pool, &take).await {
+        Ok(_) => round_trip(by_address, &release).await,
         Err(failure) => Err(failure),
     };
     match found {
         Ok(Reply::Gone) => {
             // Best effort: the lease ends it anyway.
-            let _ = round_trip(by_pool, &lock::release(&names, &hold_id, 0)).await;
+            let _ = round_trip(by_pool, &release).await;
             Err(ConfigError::PoolMismatch.into())
         }
         Ok(_) => Ok(()),

@@ -3,7 +3,6 @@
 mod builder;
 mod greet;
 mod quorum;
-mod shutdown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +11,9 @@ use uuid::Uuid;
 
 pub use self::builder::ClientBuilder;
 pub use self::quorum::{Quorum, QuorumBuilder};
-pub use self::shutdown::ShutdownReport;
 use crate::backoff::Backoff;
+use crate::engine::hold::Hold;
+use crate::engine::hold::state::Phase;
 use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
@@ -192,7 +192,7 @@ impl Client {
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
         let in_time = self.engine.within(timeout, given_back).await.is_some();
         let holds = core.holds();
-        let held = shutdown::held(&holds);
+        let held = held(&holds);
         if !in_time {
             tracing::warn!("the client is shut down with holds left");
         }
@@ -200,7 +200,7 @@ impl Client {
         self.engine.joined().await;
         ShutdownReport {
             held,
-            unreleased: shutdown::unreleased(&holds),
+            unreleased: unreleased(&holds),
         }
     }
 
@@ -228,4 +228,55 @@ impl Client {
     pub async fn shutting_down(&self) {
         self.engine.core.stopped_accepting().await;
     }
+}
+
+/// The names of locks that were left when [`Client::shutdown`](crate::Client::shutdown) ended, without the client's
+/// prefix.
+///
+/// ```
+/// fn print(report: &watchlock::ShutdownReport) {
+///     for name in &report.held {
+///         eprintln!("{name}: its holder was cut off");
+///     }
+///     for name in &report.unreleased {
+///         eprintln!("{name}: others may have to wait for its lease to end");
+///     }
+/// }
+/// # print(&watchlock::ShutdownReport::default());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Still held at the time-out, and lost then with reason [`Shutdown`](crate::LostReason::Shutdown).
+    pub held: Vec<String>,
+    /// Redis did not answer the release before the client ended: the key may stay until its lease ends.
+    pub unreleased: Vec<String>,
+}
+
+impl ShutdownReport {
+    /// Whether every hold was released in time, and Redis confirmed it.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.held.is_empty() && self.unreleased.is_empty()
+    }
+}
+
+/// The names of `holds` that are still held.
+fn held(holds: &[Arc<Hold>]) -> Vec<String> {
+    names(holds, |hold| hold.phase() == Phase::Held)
+}
+
+/// The names of `holds` whose last release has no answer.
+fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
+    names(holds, |hold| {
+        let outcome = hold.with(|state| state.outcome().cloned());
+        // A reply that the key is gone, or belongs to another client, counts as an answer.
+        !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
+    })
+}
+
+fn names(holds: &[Arc<Hold>], which: impl Fn(&Hold) -> bool) -> Vec<String> {
+    let holds = holds.iter().filter(|hold| which(hold));
+    let names = holds.map(|hold| hold.kind.names().name().to_owned());
+    names.collect()
 }

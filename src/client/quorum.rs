@@ -167,9 +167,7 @@ pub struct QuorumBuilder {
     urls: Vec<String>,
     /// The settings of all clients; its address is not used.
     client: ClientBuilder,
-    node_timeout: Option<Duration>,
-    restart_delay: Option<Duration>,
-    max_lease: Option<Duration>,
+    settings: QuorumSettings,
 }
 
 impl std::fmt::Debug for QuorumBuilder {
@@ -187,9 +185,7 @@ impl QuorumBuilder {
         Self {
             client: Client::builder(urls.first().map_or("", String::as_str)),
             urls,
-            node_timeout: None,
-            restart_delay: None,
-            max_lease: None,
+            settings: QuorumSettings::default(),
         }
     }
 
@@ -200,7 +196,7 @@ impl QuorumBuilder {
     /// A server that does not answer in time is skipped until it answers a question in the background. Entering a hold
     /// again with the other kind of lease waits up to this long for servers that the majority does not need.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.node_timeout = Some(timeout);
+        self.settings.node_timeout = Some(timeout);
         self
     }
 
@@ -208,7 +204,7 @@ impl QuorumBuilder {
     /// `lockWatchdogTimeout` included: at least the watchdog's lease, up to 24 h. Default the watchdog's lease, or no limit
     /// where a [`restart_delay`](Self::restart_delay) is set. A longer lease is [`Error::InvalidLease`].
     pub fn max_lease(mut self, lease: Duration) -> Self {
-        self.max_lease = Some(lease);
+        self.settings.max_lease = Some(lease);
         self
     }
 
@@ -220,7 +216,7 @@ impl QuorumBuilder {
     /// `Duration::ZERO` lets all servers vote at once: for tests and demos, and where no server loses data
     /// (`appendfsync always`). With less than the default, a server that restarts without its data may grant a lock twice.
     pub fn restart_delay(mut self, delay: Duration) -> Self {
-        self.restart_delay = Some(delay);
+        self.settings.restart_delay = Some(delay);
         self
     }
 
@@ -334,7 +330,12 @@ impl QuorumBuilder {
             }
         }
         let ms = Duration::from_millis;
-        if let Some(timeout) = self.node_timeout
+        let QuorumSettings {
+            node_timeout,
+            restart_delay,
+            max_lease,
+        } = self.settings;
+        if let Some(timeout) = node_timeout
             && !(ms(1)..=ms(10_000)).contains(&timeout)
         {
             return Err(ConfigError::out_of_range("node_timeout", timeout, "1 ms to 10 s").into());
@@ -347,25 +348,20 @@ impl QuorumBuilder {
             }
             .into());
         }
-        let max_lease = self.max_lease.unwrap_or(settings.watchdog_lease);
+        let longest = max_lease.unwrap_or(settings.watchdog_lease);
         let day = ms(24 * 3_600_000);
-        if !(settings.watchdog_lease..=day).contains(&max_lease) {
+        if !(settings.watchdog_lease..=day).contains(&longest) {
             let allowed = "the watchdog's lease to 24 h";
-            return Err(ConfigError::out_of_range("max_lease", max_lease, allowed).into());
+            return Err(ConfigError::out_of_range("max_lease", longest, allowed).into());
         }
         // Each server must grant each hold itself.
         settings.passes_on = false;
         // A default limits leases only for the sake of the default restart delay.
-        if self.max_lease.is_some() || self.restart_delay.is_none() {
-            settings.max_lease = Some(max_lease);
+        if max_lease.is_some() || restart_delay.is_none() {
+            settings.max_lease = Some(longest);
         }
-        let quorum_settings = QuorumSettings {
-            node_timeout: self.node_timeout,
-            restart_delay: self.restart_delay,
-            max_lease,
-        };
         let builders = self.urls.iter().map(|url| self.client.clone().at(url));
-        Ok((builders.collect(), quorum_settings))
+        Ok((builders.collect(), self.settings))
     }
 }
 

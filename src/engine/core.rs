@@ -23,6 +23,7 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
 use crate::host::uuid;
+use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::Names;
 use crate::script::{Call, Reply};
@@ -112,7 +113,7 @@ impl Core {
         let client_id = uuid();
         Self {
             plan: RenewalPlan {
-                lease: config.watchdog_lease,
+                lease: config.watchdog(),
             },
             config,
             client_id,
@@ -166,7 +167,6 @@ impl Core {
         &self.client
     }
 
-    /// The hold id of `number`.
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
         let mut digits = itoa::Buffer::new();
         // On the stack, to save an allocation a hold. It has room for every client id and number.
@@ -236,7 +236,6 @@ impl Core {
         }
     }
 
-    /// Whether this is the first wake-up that Redis denied.
     pub(crate) fn first_denied_wake_up(&self) -> bool {
         // Relaxed: only one caller has to get true.
         !self.wake_up_denied.swap(true, Ordering::Relaxed)
@@ -309,6 +308,18 @@ impl Core {
             plan: self.plan,
             passes_on: self.config.passes_on,
         }
+    }
+
+    /// Whether the watchdog keeps `hold`, and how long the client vouches for it from now on.
+    pub(crate) fn vouched(&self, hold: &Hold) -> (bool, LeaseMs) {
+        let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
+        let left = LeaseMs::of(self.now().until(ends));
+        let lease = if watched {
+            left.max(self.plan.lease)
+        } else {
+            left
+        };
+        (watched, lease)
     }
 
     /// Every hold and attempt that has a seat. Gates have all of them; the schedule lacks those that the keeper is

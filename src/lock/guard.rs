@@ -8,16 +8,15 @@ use futures_util::future::BoxFuture;
 
 use super::view::{HoldOf, HoldOfSeveral, HoldView};
 use crate::backend::Timers;
-use crate::engine::caller::acquire::level;
+use crate::engine::caller::acquire::request;
 use crate::engine::caller::{enter, release};
-use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::Level;
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::Lease;
 
 /// A lock that is held. Dropping the guard gives it back; of nested guards, the last one does.
 ///
@@ -457,15 +456,9 @@ impl SingleLevel {
     /// Enters the hold as a lock of this kind, which is of the same family.
     async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         let core = &self.engine.core;
-        let level = level(lease);
-        let lease = lease.resolve(core.config.watchdog_lease, core.config.max_lease)?;
-        let entered = HeldLevel {
-            level,
-            open: true,
-            ..self.entered.clone()
-        };
-        let wait = (core.now(), Patience::Forever);
-        let entered = enter::enter(core, entered, kind, lease, wait).await?;
+        let HeldLevel { hold, owner, .. } = &self.entered;
+        let request = request(core, kind.clone(), owner.clone(), lease, None)?;
+        let entered = enter::enter(core, hold, &request).await?;
         // None would mean that the hold is over, and this level keeps it.
         let entered = entered.ok_or_else(Error::not_owner)?;
         Ok(Self::new(Arc::clone(&self.engine), entered))
@@ -496,12 +489,10 @@ impl SingleLevel {
         if self.entered.level != Level::Fixed {
             return Err(LeaseError::Watchdog.into());
         }
-        let lease = LeaseMs::fixed(lease, core.config.max_lease)?;
+        let (kind, once) = (self.entered.hold.kind.clone(), Some(Duration::ZERO));
+        let request = request(core, kind, None, Lease::Fixed(lease), once)?;
         self.check()?;
-        let count = self.hold_count();
-        let hold = &self.entered.hold;
-        let wait = (core.now(), Patience::Once);
-        enter::write(core, hold, &hold.kind, (count, lease), wait).await
+        enter::write(core, &self.entered.hold, &request, self.hold_count()).await
     }
 
     /// Whether the level can be left to its owner now.

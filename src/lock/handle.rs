@@ -619,7 +619,6 @@ tokio::task_local! {
     static SCOPE: Arc<Scope>;
 }
 
-/// A scope and the scopes around it.
 struct Scope {
     /// The id of the client or quorum.
     of: Uuid,

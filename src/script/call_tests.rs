@@ -5,9 +5,6 @@ use std::sync::Arc;
 use super::*;
 use crate::names::Family;
 use crate::script::call::{ACQUIRE, ALL, RELEASE};
-use crate::script::{Reply, lock, rw};
-
-const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
 
 fn names() -> Names {
     let family = Family {
@@ -15,11 +12,6 @@ fn names() -> Names {
         ..Family::PLAIN
     };
     Names::of(&family, "", "x").unwrap()
-}
-
-fn hold(names: &Names) -> HoldRef<'_> {
-    let (id, lease) = ("id", LEASE);
-    HoldRef { names, id, lease }
 }
 
 fn words(cmd: &Cmd) -> Vec<String> {
@@ -109,7 +101,7 @@ impl Undoable for Takes {
     }
 
     fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
-        lock::release(&self.0, hold_id, 0)
+        RELEASE.on(&self.0).arg(hold_id).arg(0_u32).wakes(&self.0)
     }
 
     fn boxed(&self) -> Box<dyn Undoable> {
@@ -127,7 +119,7 @@ fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
     let takes = Takes(Arc::new(names()));
     let taken = call().undone_by(&takes, "id");
     let undo = taken.undo().unwrap();
-    let expected = lock::release(&takes.0, "id", 0).encode();
+    let expected = takes.undo("id").encode();
     assert_eq!(words(undo.encode().cmd()), words(expected.cmd()));
 }
 
@@ -137,49 +129,4 @@ fn each_script_has_a_digest_of_its_own() {
     assert_eq!(digests.len(), ALL.len());
     let is_digest = |sha: &&str| sha.len() == 40 && sha.bytes().all(|b| b.is_ascii_hexdigit());
     assert!(digests.iter().all(is_digest));
-}
-
-#[test]
-fn a_read_hold_has_the_timeout_key_that_redisson_gives_it() {
-    let names = names();
-    let key = "{x}:id:rwlock_timeout:1".to_owned();
-    let hold = hold(&names);
-    for call in [
-        rw::acquire_to_read(hold),
-        rw::assert(hold, 1),
-        rw::count(&names, "id", 1),
-        rw::join(hold),
-        rw::release(&names, "id"),
-        rw::assert_timeout(hold, Reply::Done(1)).unwrap(),
-        rw::downgrade(hold),
-    ] {
-        assert!(words(call.encode().cmd()).contains(&key));
-    }
-}
-
-#[test]
-fn a_mark_is_left_for_as_long_as_is_said() {
-    use std::time::Duration;
-    let names = names();
-    let said = |mark| words(rw::mark(&names, "client", mark).encode().cmd())[6].clone();
-    assert_eq!(said(Duration::ZERO), "0");
-    assert_eq!(said(Duration::from_millis(1_500)), "1500");
-    assert_eq!(said(Duration::MAX), u64::MAX.to_string());
-    let write = rw::acquire_to_write(hold(&names), Duration::from_millis(700)).encode();
-    assert_eq!(words(write.cmd()).last().unwrap(), "700");
-}
-
-#[test]
-fn a_read_hold_that_is_asserted_by_its_lock_alone_has_another_key_to_assert() {
-    let names = names();
-    for (reply, found, more) in [
-        (Reply::Gone, Some(false), false),
-        (Reply::Done(1), Some(true), true),
-        (Reply::Done(0), Some(true), false),
-        (Reply::Other, None, false),
-    ] {
-        assert_eq!(reply.found(), found, "{reply:?}");
-        let timeout = rw::assert_timeout(hold(&names), reply);
-        assert_eq!(timeout.is_some(), more, "{reply:?}");
-    }
 }

@@ -7,13 +7,8 @@
 
 #[cfg(test)]
 pub(crate) mod any_reply_tests;
-mod call;
-pub(crate) mod fair;
-pub(crate) mod fenced;
-pub(crate) mod lock;
+pub(crate) mod call;
 mod reply;
-pub(crate) mod rw;
-pub(crate) mod simple;
 
-pub(crate) use self::call::{Call, Encoded, HoldRef, Order, PROBE, Turn, Undo, Undoable};
+pub(crate) use self::call::{Call, Encoded, HoldRef, Order, Turn, Undo, Undoable};
 pub(crate) use self::reply::Reply;

@@ -335,7 +335,6 @@ impl Fleet {
     }
 }
 
-/// A fleet for each runtime.
 type Fleets = Vec<(Id, Arc<Fleet>)>;
 
 /// The callers' fleets of one client, and the map of its cluster.

@@ -77,7 +77,6 @@ impl Cluster {
         }
     }
 
-    /// The node that has `slot`.
     pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<ClusterNode>> {
         self.map.read().slots.get(slot.index())?.clone()
     }

@@ -31,7 +31,6 @@ pub(crate) struct TimedReply {
 
 pub(crate) type CommandResult = Result<TimedReply, Failure>;
 
-/// A command that failed.
 pub(crate) struct FailedSend {
     pub(crate) failure: Failure,
     /// Where to send it instead, if it did not run.
@@ -301,7 +300,6 @@ pub(crate) async fn round_trip(
     read(result)
 }
 
-/// Reads a result.
 pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     Ok(result.and_then(said)?)
 }

@@ -36,7 +36,6 @@ pub(super) trait Queueable: Send + Sync {
     fn fail_unsent(&self, failure: &Failure);
 }
 
-/// A place on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     connection: u32,

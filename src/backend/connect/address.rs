@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::connection::Connection;
-use super::socket::{self, WatchedStream};
+use super::connection::{Connection, WatchedStream};
+use super::socket;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use crate::backend::failure::{Failure, application};
@@ -37,7 +37,6 @@ pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
 /// redis-rs' default is 50.
 const QUEUE: usize = 1024;
 
-/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
     pub(crate) host: Box<str>,

@@ -18,7 +18,6 @@ use crate::config::Publish;
 /// The first Redis version with sharded channels.
 const SHARDED_SINCE: (u64, u64) = (7, 0);
 
-/// A node of a cluster.
 pub(crate) struct ClusterNode {
     /// Larger than 0 and unique.
     number: u32,

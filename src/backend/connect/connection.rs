@@ -16,10 +16,11 @@
 //!    each queued command fails.
 
 use std::future::poll_fn;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -28,10 +29,10 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
-use super::socket::Passed;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::host::own;
 
 /// The number of commands in flight from which they are sent in batches, and the smallest batch.
@@ -147,6 +148,83 @@ impl DerefMut for Connection {
     }
 }
 
+/// When a stream was last read with success, in nanoseconds of the system's clock, and how often somebody tried to write
+/// to it.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    read_at: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Passed {
+    fn by_now(&self) -> (Moment, u64) {
+        // Relaxed: numbers that stand for themselves.
+        let read_at = Moment::from_nanos(self.read_at.load(Ordering::Relaxed));
+        (read_at, self.asked.load(Ordering::Relaxed))
+    }
+}
+
+/// A stream that notes what passes.
+pub(super) struct WatchedStream<S> {
+    stream: S,
+    passed: Arc<Passed>,
+}
+
+impl<S> WatchedStream<S> {
+    pub(super) fn new(stream: S, passed: &Arc<Passed>) -> Self {
+        let passed = Arc::clone(passed);
+        Self { stream, passed }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            let now = Clock::system().now();
+            self.passed.read_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.passed.asked.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.passed.asked.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 /// Counts a command as in flight while it lives.
 struct InFlightCount<'a> {
     drive: &'a Drive,
@@ -255,7 +333,6 @@ impl Drive {
     }
 }
 
-/// The task of a driver.
 async fn run(ends: EndsDriver) {
     let mut let_others_go = false;
     poll_fn(|context| {

@@ -37,7 +37,6 @@ use crate::secrets::Provider;
 /// A redis-rs time-out that never fires: deadlines are ours, and a timer of redis-rs would run on the wrong runtime.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Makes connections.
 pub(crate) struct Dialer {
     /// How to connect, and where unless sentinels say so.
     address: Address,

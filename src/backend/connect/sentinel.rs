@@ -24,7 +24,6 @@ use crate::secrets::Provider;
 /// The channel on which sentinels announce a new master.
 const SWITCHES: &str = "+switch-master";
 
-/// The sentinels of one master.
 pub(crate) struct Sentinels {
     addresses: Vec<Address>,
     service: Box<str>,

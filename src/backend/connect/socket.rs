@@ -1,96 +1,13 @@
-//! TCP sockets, and streams that note when something passes.
+//! TCP sockets.
 
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
 use futures_util::future::select_ok;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::clock::{Clock, Moment};
 use crate::host::HostStream;
-
-/// When a stream was last read with success, in nanoseconds of the system's clock, and how often somebody tried to write
-/// to it.
-#[derive(Debug, Default)]
-pub(super) struct Passed {
-    read_at: AtomicU64,
-    asked: AtomicU64,
-}
-
-impl Passed {
-    pub(super) fn by_now(&self) -> (Moment, u64) {
-        // Relaxed: numbers that stand for themselves.
-        let read_at = Moment::from_nanos(self.read_at.load(Ordering::Relaxed));
-        (read_at, self.asked.load(Ordering::Relaxed))
-    }
-}
-
-/// A stream that notes what passes.
-pub(super) struct WatchedStream<S> {
-    stream: S,
-    passed: Arc<Passed>,
-}
-
-impl<S> WatchedStream<S> {
-    pub(super) fn new(stream: S, passed: &Arc<Passed>) -> Self {
-        let passed = Arc::clone(passed);
-        Self { stream, passed }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            let now = Clock::system().now();
-            self.passed.read_at.store(now.as_nanos(), Ordering::Relaxed);
-        }
-        polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.passed.asked.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.passed.asked.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
 
 /// Connects to `host`.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {

@@ -12,7 +12,6 @@ use crate::error::{Cause, ConfigError, Error, NotReplicated};
 /// The reason in an error about a server without `HELLO`: an old one, or one that hides the command.
 const NO_HELLO: &str = "it does not know HELLO, which Redis has since 6.0";
 
-/// A failed command.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) class: Class,

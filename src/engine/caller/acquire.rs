@@ -41,28 +41,18 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: lease.resolve(core.config.watchdog_lease, core.config.max_lease)?,
-        level: level(lease),
-        patience: match wait {
-            None => Patience::Forever,
-            Some(Duration::ZERO) => Patience::Once,
-            Some(wait) => Patience::Until(since + wait),
+        lease: lease.resolve(core.plan.lease, core.config.max_lease)?,
+        level: match lease {
+            Lease::Watchdog => Level::Watchdog,
+            Lease::Fixed(_) => Level::Fixed,
         },
+        patience: Patience::of(wait, since),
         since,
         turn: None,
         rounds: 0,
     })
 }
 
-/// What keeps a level with `lease` alive.
-pub(crate) fn level(lease: Lease) -> Level {
-    match lease {
-        Lease::Watchdog => Level::Watchdog,
-        Lease::Fixed(_) => Level::Fixed,
-    }
-}
-
-/// The result of an acquire.
 pub(crate) enum AcquireOutcome {
     In(HeldLevel),
     /// Somebody else has it, up to that time if it is known.
@@ -166,9 +156,7 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
         FoundHold::Nothing => return beside_own(core, owner, request).await,
     };
     // Boxed: few acquires re-enter a hold.
-    let entered = request.entered(hold);
-    let wait = (request.since, request.patience);
-    Box::pin(enter::enter(core, entered, kind, request.lease, wait)).await
+    Box::pin(enter::enter(core, &hold, request)).await
 }
 
 /// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
@@ -202,15 +190,10 @@ pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
 /// A new attempt that was not sent yet.
 pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> Arc<Hold> {
     let number = core.number();
-    let request = &ticket.request;
+    let id = core.hold_id(number);
     let origin = Origin {
-        kind: request.kind.clone(),
-        id: core.hold_id(number),
-        number,
-        lease: request.lease,
         owner: ticket.owner_of_hold(),
-        entered_by: number,
-        task: ticket.task,
+        ..ticket.request.origin(&id, number, ticket.task)
     };
     Hold::trying(origin, finish_by)
 }

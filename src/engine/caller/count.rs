@@ -9,7 +9,6 @@ use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::HoldState;
-use crate::lease::LeaseMs;
 use crate::script::Call;
 
 /// A write of the hold count, or of a downgrade, that is under way. If it is dropped before it was acknowledged, the
@@ -33,22 +32,11 @@ pub(crate) fn present(hold: &Hold) -> Option<u32> {
 pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<'a> {
     let kind = &hold.kind;
     let Some(count) = count else {
-        let lease = lease_left(core, hold);
+        let (_, lease) = core.vouched(hold);
         let call = kind.downgrade(&hold.id, lease);
         return call.unwrap_or_else(|| kind.verify(&hold.id, lease));
     };
     kind.release(&hold.id, count)
-}
-
-/// How long the client vouches for the hold from now on.
-fn lease_left(core: &Core, hold: &Hold) -> LeaseMs {
-    let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-    let left = LeaseMs::left(core.now().until(ends));
-    if watched {
-        left.max(core.config.watchdog_lease)
-    } else {
-        left
-    }
 }
 
 /// Records that Redis acknowledged a write that was sent at `sent_at`.

@@ -39,41 +39,27 @@ impl Drop for NewLevel<'_> {
     }
 }
 
-/// Adds a level to its hold, by the command of `kind`. Returns `None` if the hold's last release is under way: then the
-/// caller has to wait at the gate.
+/// Adds a level to `hold`, as `request` asks. Returns `None` if the hold's last release is under way: then the caller has
+/// to wait at the gate.
 pub(crate) async fn enter(
     core: &Arc<Core>,
-    entered: HeldLevel,
-    kind: &Kind,
-    lease: LeaseMs,
-    (since, patience): (Moment, Patience),
+    hold: &Arc<Hold>,
+    request: &Request,
 ) -> Result<Option<HeldLevel>, Error> {
     core.check_open()?;
-    let hold = Arc::clone(&entered.hold);
-    let level = entered.level;
     if hold.kind.commands.is_shared() {
-        let request = Request {
-            kind: kind.clone(),
-            owner: entered.owner,
-            lease,
-            level,
-            patience,
-            since,
-            turn: None,
-            rounds: 0,
-        };
-        return enter_beside(core, &hold, &request).await;
+        return enter_beside(core, hold, request).await;
     }
-    let count = match add_level(core, &hold, level) {
+    let count = match add_level(core, hold, request.level) {
         Ok(count) => count,
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
         Err(NoEntry::Over) => return Ok(None),
     };
     let mut new_level = NewLevel {
         core,
-        entered: Some(entered),
+        entered: Some(request.entered(Arc::clone(hold))),
     };
-    write(core, &hold, kind, (count, lease), (since, patience)).await?;
+    write(core, hold, request, count).await?;
     Ok(new_level.entered.take())
 }
 
@@ -117,12 +103,10 @@ pub(crate) async fn enter_beside(
         core,
         entered: Some(request.entered(Arc::clone(&read))),
     };
-    let (level, lease) = (request.level, request.lease);
     let shared = read.in_redis();
-    let promised = shared.with(|state| state.covers(level, term, core.plan, now));
+    let promised = shared.with(|state| state.covers(request.level, term, core.plan, now));
     if !promised {
-        let wait = (request.since, request.patience);
-        write(core, &read, &request.kind, (0, lease), wait).await?;
+        write(core, &read, request, 0).await?;
     }
     Ok(new_level.entered.take())
 }
@@ -172,18 +156,17 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     read.map(|read| request.entered(read))
 }
 
-/// Writes the hold count and lengthens the lease. Repeats that while the patience of a call that was made at `since` lasts.
+/// Writes the hold count and lengthens the lease, as `request` asks. Repeats that while its patience lasts.
 pub(crate) async fn write(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    kind: &Kind,
-    (count, lease): (u32, LeaseMs),
-    (since, patience): (Moment, Patience),
+    request: &Request,
+    count: u32,
 ) -> Result<(), Error> {
     let limit = core.config.command_timeout;
-    let begun = core.now();
+    let (begun, since) = (core.now(), request.since);
     // When no other try begins, and when the last one ends.
-    let ends = || match patience {
+    let ends = || match request.patience {
         Patience::Once => (since + limit / 2, since + limit),
         Patience::Until(end) => (end.max(since + limit / 2), end.max(since + limit)),
         Patience::Forever => {
@@ -198,7 +181,7 @@ pub(crate) async fn write(
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
         let last = ends().1 + GRACE;
-        let failure = match send(core, hold, kind, (count, lease), last, writing.as_mut()).await {
+        let failure = match send(core, hold, request, count, last, writing.as_mut()).await {
             Ok(()) => {
                 if let Some(writing) = writing {
                     writing.acknowledged();
@@ -238,12 +221,13 @@ enum ReenterError {
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
-    kind: &Kind,
-    (count, lease): (u32, LeaseMs),
+    request: &Request,
+    count: u32,
     last: Moment,
     writing: Option<&mut Writing<'_>>,
 ) -> Result<(), ReenterError> {
     let fleet = core.backend.callers_fleet().map_err(ReenterError::Final)?;
+    let (kind, lease) = (&request.kind, request.lease);
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&fleet, call);
     if let Some(writing) = writing {
@@ -317,9 +301,9 @@ async fn ask_once(
     let now = core.now();
     let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
     let lease = if watched {
-        core.config.watchdog_lease
+        core.plan.lease
     } else {
-        LeaseMs::left(now.until(ends))
+        LeaseMs::of(now.until(ends))
     };
     let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
     let limit = core.config.command_timeout;

@@ -72,34 +72,28 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     let deadline = since + core.config.command_timeout;
     // Outside of a runtime no connection can live, so the keeper sends.
     let fleet = core.backend.callers_fleet().ok();
-    match (part_with(core, entered, fleet.as_ref(), since), fleet) {
-        (GivenBack::Lost(reason), _) => ReleaseStart::Over(Err(Error::lost(reason))),
-        (GivenBack::ReadEnded | GivenBack::PassedOn, _) => ReleaseStart::Over(Ok(())),
-        (GivenBack::Downgrade, Some(fleet)) => {
-            ReleaseStart::Slow(write(core, hold.in_redis(), None, fleet, deadline).boxed())
+    let (hold, count) = match part_with(core, entered, fleet.as_ref(), since) {
+        GivenBack::Lost(reason) => return ReleaseStart::Over(Err(Error::lost(reason))),
+        GivenBack::ReadEnded | GivenBack::PassedOn => return ReleaseStart::Over(Ok(())),
+        GivenBack::Sent(command) => {
+            return ReleaseStart::Sent(SentRelease {
+                core,
+                hold: Some(hold.in_redis()),
+                command,
+            });
         }
-        (GivenBack::Downgrade, None) => {
-            leave_to_keeper(core, hold.in_redis(), None);
-            ReleaseStart::Over(Ok(()))
-        }
-        (GivenBack::Levels(count), Some(fleet)) => {
-            ReleaseStart::Slow(write(core, hold, Some(count), fleet, deadline).boxed())
-        }
-        (GivenBack::Levels(count), None) => {
-            leave_to_keeper(core, hold, Some(count));
-            ReleaseStart::Over(Ok(()))
-        }
-        (GivenBack::Sent(command), _) => ReleaseStart::Sent(SentRelease {
-            core,
-            hold: Some(hold.in_redis()),
-            command,
-        }),
-        (GivenBack::LeftToKeeper, _) => {
-            let hold = hold.in_redis();
+        GivenBack::LeftToKeeper => {
             let slow = Failure::slow_reply(core.config.command_timeout);
-            ReleaseStart::Slow(repeated(core, hold, slow, deadline).boxed())
+            return ReleaseStart::Slow(repeated(core, hold.in_redis(), slow, deadline).boxed());
         }
-    }
+        GivenBack::Downgrade => (hold.in_redis(), None),
+        GivenBack::Levels(count) => (hold, Some(count)),
+    };
+    let Some(fleet) = fleet else {
+        leave_to_keeper(core, hold, count);
+        return ReleaseStart::Over(Ok(()));
+    };
+    ReleaseStart::Slow(write(core, hold, count, fleet, deadline).boxed())
 }
 
 /// The error of a closed client: that the hold was lost, if it was.

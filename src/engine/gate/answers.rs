@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::seat::Attempt;
+use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::{Class, Failure};
 use crate::clock::Moment;
@@ -17,7 +17,6 @@ use crate::fencing::FencingToken;
 /// An attempt may meet two broken connections: its caller's lane, and the keeper's.
 const LANES: u8 = 2;
 
-/// The answer to an attempt.
 #[derive(Debug, Clone)]
 pub(crate) enum Answered {
     Got(Grant),
@@ -42,7 +41,6 @@ pub(crate) struct Grant {
     pub(crate) open: bool,
 }
 
-/// How a last release was sent.
 #[derive(Debug)]
 pub(crate) enum SentAs<'a, C> {
     /// As the command in the seat.
@@ -51,7 +49,6 @@ pub(crate) enum SentAs<'a, C> {
     Keeper(Moment),
 }
 
-/// The answer to a last release.
 #[derive(Debug, Clone)]
 pub(crate) enum ReleaseAnswer {
     /// How many clients heard it, if it was published.
@@ -173,12 +170,16 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return GivenBack::LeftToKeeper;
         }
-        if self.pass_on(hold, now, rules, effects) {
+        let waits = self.job.is_some() && !self.queue.is_empty();
+        // A queue that Redis keeps says whose turn it is, so it needs no window.
+        let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
+        if stays && self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
         self.notify_job();
-        if self.may_hand_over(hold, now) {
-            self.seat.hand_over(hold);
+        if stays && self.wakeups.allow_handover() {
+            let hold = Arc::clone(hold);
+            self.seat = Seat::HandingOver { hold };
             return GivenBack::LeftToKeeper;
         }
         let command = send.map(|send| send());

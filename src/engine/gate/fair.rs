@@ -6,7 +6,6 @@ use super::seat::Seat;
 use super::ticket::Ticket;
 use crate::engine::gate::{Gate, MOST_PLACES};
 use crate::engine::hold::Hold;
-use crate::engine::hold::kind::Kind;
 
 /// What to send to Redis for the places of the tickets that wait here.
 pub(crate) enum PlaceCommand {
@@ -73,12 +72,5 @@ impl<C: Clone + PartialEq> Gate<C> {
             Some(queue.channel(hold.kind.names(), &hold.id))
         });
         channels.take(count).collect()
-    }
-
-    /// Whether Redis keeps a queue for the tickets at this gate. Then all of them are of one kind.
-    pub(crate) fn has_redis_queue(&self) -> bool {
-        let head = self.queue.head().map(|ticket| &ticket.request.kind);
-        let kind = head.or_else(|| self.seat.occupant().map(|hold| &hold.kind));
-        kind.is_some_and(Kind::has_queue)
     }
 }

@@ -44,8 +44,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::seat::{Attempt, Seat, Vacated, Wakeups};
-use self::succession::Succession;
+use self::seat::{Attempt, Seat, Vacated};
+use self::succession::{Succession, Wakeups};
 use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
@@ -418,6 +418,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         !self.queue.is_empty()
     }
 
+    /// Whether Redis keeps a queue for the tickets at this gate. Then all of them are of one kind.
+    pub(crate) fn has_redis_queue(&self) -> bool {
+        let head = self.queue.head().map(|ticket| &ticket.request.kind);
+        let kind = head.or_else(|| self.seat.occupant().map(|hold| &hold.kind));
+        kind.is_some_and(Kind::has_queue)
+    }
+
     /// The hold in the seat that others wait behind.
     pub(crate) fn watched(&self) -> Option<&Arc<Hold>> {
         self.seat.held().filter(|_| self.has_queue())
@@ -550,30 +557,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         true
     }
 
-    /// The ticket that `hold` may be passed on to (7, 9).
+    /// The ticket that `hold` may be passed on to (7).
     fn next_holder(&self, hold: &Arc<Hold>, now: Moment, rules: Rules) -> Option<Arc<Ticket>> {
-        let ready = rules.passes_on && self.job.is_some() && self.succession.passes_on(now);
-        let head = self.queue.head().filter(|_| ready)?;
+        let head = self.queue.head().filter(|_| rules.passes_on)?;
         let request = &head.request;
         let kinds = hold.kind.commands.rules().passes_on && request.kind.commands.rules().passes_on;
         let watched = request.level == Level::Watchdog;
         // An attempt that is not settled may still get the lock, and only a try of its own releases that.
         let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
         (kinds && !hold.has_token() && watched && wants).then(|| Arc::clone(head))
-    }
-
-    /// Whether the job sends the last release of `hold` together with the next try: others wait here, and none elsewhere
-    /// as far as is known. If the window is over, the release that is about to be sent closes it.
-    fn may_hand_over(&mut self, hold: &Hold, now: Moment) -> bool {
-        if self.job.is_none() || self.queue.is_empty() {
-            return false;
-        }
-        // A queue that Redis keeps says whose turn it is, so it needs no window.
-        let in_time = self.succession.passes_on(now) || hold.kind.has_queue();
-        if !in_time {
-            self.succession.close();
-        }
-        in_time && self.wakeups.allow_handover()
     }
 
     /// The hold that has the field of `hold` now (8).

@@ -19,7 +19,6 @@ use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold};
 
-/// The most waiters that are called at a time.
 const MOST_CALLED: usize = 256;
 
 pub(crate) enum Step<C> {
@@ -124,35 +123,35 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some(end.min(grant.since + CALL_AFTER))
     }
 
-    /// Serves the first who still waits: the seat is free, or is to be shared.
+    /// Serves the first who still waits, unless the lock is left to others: the seat is free, or is to be shared.
     fn next_in_line(
         &mut self,
         now: Moment,
         rules: Rules,
         effects: &mut Effects,
     ) -> Option<Step<C>> {
-        while let Some(head) = self.queue.head().cloned() {
-            let late = matches!(head.request.patience, Patience::Until(end) if now >= end);
-            // Its caller would return by itself, if anybody polled it.
-            if let Some(verdict) = self.final_verdict(&head, now).filter(|_| late) {
-                self.queue.remove(head.number);
-                self.conclude(&head, verdict, effects);
-                self.try_at_once = true;
-                continue;
-            }
-            if self.seat.is_free()
-                && let Some(until) = self.succession.left_until(now)
-            {
-                self.try_at_once = true;
-                return Some(Step::LeaveFree(until));
-            }
-            return Some(Step::Serve {
-                head,
-                at_once: std::mem::take(&mut self.try_at_once),
-                collect_by: self.collect_by(rules),
-            });
+        self.conclude_late_heads(now, effects);
+        if let Some(until) = self.succession.left_until(now) {
+            self.try_at_once = true;
+            return Some(Step::LeaveFree(until));
         }
-        self.succession.left_until(now).map(Step::LeaveFree)
+        Some(Step::Serve {
+            head: self.queue.head().cloned()?,
+            at_once: std::mem::take(&mut self.try_at_once),
+            collect_by: self.collect_by(rules),
+        })
+    }
+
+    /// Concludes the first tickets if their wait is over. Their callers would return by themselves, if anybody polled them.
+    fn conclude_late_heads(&mut self, now: Moment, effects: &mut Effects) {
+        while let Some(head) = self.queue.head().cloned()
+            && matches!(head.request.patience, Patience::Until(end) if now >= end)
+            && let Some(verdict) = self.final_verdict(&head, now)
+        {
+            self.queue.remove(head.number);
+            self.conclude(&head, verdict, effects);
+            self.try_at_once = true;
+        }
     }
 
     /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared

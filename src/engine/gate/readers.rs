@@ -139,7 +139,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.admit_readers(grant.sent_at, now, rules, effects);
     }
 
-    /// The join of `ticket` was granted.
     pub(super) fn join_granted(
         &mut self,
         ticket: &Arc<Ticket>,

@@ -1,5 +1,4 @@
-//! The seat of a gate: what this client does about a name, one thing at a time. And what is known of other clients that
-//! listen for its releases.
+//! The seat of a gate: what this client does about a name, one thing at a time.
 //!
 //! ```text
 //!            attempt                granted
@@ -226,13 +225,6 @@ impl<C: Clone + PartialEq> Seat<C> {
         grant.map(|grant| grant.ticket)
     }
 
-    /// The last release of `hold`, which has the seat, is left to the job.
-    pub(super) fn hand_over(&mut self, hold: &Arc<Hold>) {
-        *self = Self::HandingOver {
-            hold: Arc::clone(hold),
-        };
-    }
-
     /// The last release of `hold` is under way.
     pub(super) fn release(
         &mut self,
@@ -296,97 +288,6 @@ impl<C: Clone + PartialEq> Seat<C> {
     }
 }
 
-/// The wake-up channel: whether the client listens, which messages are its own, and who else listens. It knows holds by
-/// their numbers.
-#[derive(Debug, Default)]
-pub(super) struct Wakeups {
-    /// Whether the channel is subscribed and confirmed.
-    live: bool,
-    /// Whether the channel is subscribed since before the last try that was answered "busy", so that the holder's release
-    /// would be heard.
-    hear_holder: bool,
-    /// How many messages of our own releases are still to arrive.
-    echoes: u32,
-    /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
-    expected: Vec<u64>,
-    /// Whether this client is the next to get the lock when it releases it.
-    next_is_ours: bool,
-}
-
-impl Wakeups {
-    /// Whether no other client waits for our release, as far as is known.
-    pub(super) fn allow_handover(&self) -> bool {
-        self.live && self.next_is_ours
-    }
-
-    pub(super) fn hear_holder(&self) -> bool {
-        self.hear_holder
-    }
-
-    /// A try was answered "busy". The job does not begin to listen while it awaits an answer, so if the channel is live
-    /// now, it was when the try was sent.
-    pub(super) fn answered_busy(&mut self) {
-        self.hear_holder = self.live;
-    }
-
-    /// A queue that Redis keeps says whether its next place is of this client.
-    pub(super) fn set_next_is_ours(&mut self, ours: bool) {
-        self.next_is_ours = ours;
-    }
-
-    /// A last release of the hold `number` is sent. If we listen, its message comes back once, however often it is
-    /// sent. An echo counted too few costs a needless try, one too many costs a wake-up.
-    pub(super) fn expect_echo(&mut self, number: u64) {
-        if self.live && !self.expected.contains(&number) {
-            self.expected.push(number);
-            self.echoes += 1;
-        }
-    }
-
-    /// The release of the hold `number` was answered. `heard_by`: how many clients got its message, if it was published.
-    /// Returns how many others did, if that is known.
-    pub(super) fn release_answered(&mut self, number: u64, heard_by: Option<u32>) -> Option<u32> {
-        // If we listen and nobody got the message, it went elsewhere, as it does while a slot of a cluster migrates.
-        // Then others may have missed it, too.
-        let heard_by = heard_by.filter(|count| *count > 0 || !self.live);
-        let before = self.expected.len();
-        self.expected.retain(|expected| *expected != number);
-        if self.expected.len() < before && heard_by.is_none() {
-            self.echoes = self.echoes.saturating_sub(1);
-        }
-        let others_heard = heard_by.map(|count| count.saturating_sub(u32::from(self.live)));
-        self.next_is_ours = others_heard == Some(0);
-        others_heard
-    }
-
-    /// Messages arrived. Returns how many are news, and not the echo of our own release.
-    pub(super) fn news(&mut self, messages: u32) -> u32 {
-        let own = self.echoes.min(messages);
-        self.echoes -= own;
-        if messages > own {
-            self.next_is_ours = false;
-        }
-        messages - own
-    }
-
-    /// One more channel is subscribed and confirmed. What a queue in Redis said still counts.
-    pub(super) fn channel_added(&mut self) {
-        self.live = true;
-    }
-
-    /// Whether messages arrive from now on.
-    pub(super) fn set_listening(&mut self, live: bool) {
-        *self = Self {
-            live,
-            ..Self::default()
-        };
-    }
-}
-
 #[cfg(test)]
 #[path = "seat_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "handover_tests.rs"]
-mod handover_tests;

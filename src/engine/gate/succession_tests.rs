@@ -1,4 +1,4 @@
-//! The pass-on window, and the gap that is left to other clients.
+//! The pass-on window, the gap that is left to other clients, and what is known of those that listen.
 
 use proptest::prelude::*;
 
@@ -37,17 +37,17 @@ fn behind_a_window_that_nobody_listens_to_the_lock_is_left_free_for_a_millisecon
         succession.got(at(0));
         succession.released(others, at(5));
         assert_eq!(succession.left_until(at(5)), None, "no window has closed");
-        succession.close();
+        assert!(!succession.stays(at(13)));
         succession.released(others, at(13));
         assert_eq!(succession.left_until(at(13)), Some(at(14)));
         assert_eq!(succession.left_until(at(14)), None);
         succession.got(at(14));
         assert!(succession.passes_on(at(23)), "a new window");
         // The lock lay free for 1 ms, so it does not again for 20 ms.
-        succession.close();
+        assert!(!succession.stays(at(33)));
         succession.released(others, at(33));
         assert_eq!(succession.left_until(at(33)), None);
-        succession.close();
+        assert!(!succession.stays(at(34)));
         succession.released(others, at(34));
         assert_eq!(succession.left_until(at(34)), Some(at(35)), "as long");
     }
@@ -120,10 +120,9 @@ fn beside_a_crowd(way: Duration, section: Duration, whole: Duration) -> (Duratio
     succession.got(now);
     while start.until(now) < whole {
         now = now + section;
-        if succession.passes_on(now) {
+        if succession.stays(now) {
             continue;
         }
-        succession.close();
         succession.released(Some(1), now);
         let Some(until) = succession.left_until(now) else {
             succession.got(now);
@@ -172,11 +171,130 @@ proptest! {
                 0 => succession.got(now),
                 1 => succession.forget_gap(),
                 2 => succession.heard_release(now),
-                3 => succession.close(),
+                3 => succession.closing = true,
                 _ => succession.released(Some(u32::try_from(pause % 3).unwrap()), now),
             }
         }
         let whole = at(0).until(now);
         prop_assert!(left * 20 <= whole + LONGEST * 20, "{left:?} of {whole:?}");
     }
+}
+
+fn listening() -> Wakeups {
+    let mut wakeups = Wakeups::default();
+    wakeups.set_listening(true);
+    wakeups
+}
+
+#[test]
+fn the_message_of_our_own_release_is_no_news() {
+    let mut wakeups = listening();
+    wakeups.expect_echo(1);
+    wakeups.expect_echo(1);
+    wakeups.expect_echo(2);
+    wakeups.release_answered(1, Some(2));
+    assert_eq!(wakeups.news(3), 1, "one for each hold, however often sent");
+    assert_eq!(wakeups.news(1), 1, "and only once");
+}
+
+#[test]
+fn the_message_may_come_before_the_answer() {
+    let mut wakeups = listening();
+    wakeups.expect_echo(1);
+    assert_eq!(wakeups.news(1), 0);
+    wakeups.release_answered(1, Some(1));
+    assert_eq!(wakeups.news(2), 2);
+}
+
+#[test]
+fn who_does_not_listen_hears_nothing_of_its_own() {
+    let mut wakeups = Wakeups::default();
+    wakeups.expect_echo(1);
+    wakeups.set_listening(true);
+    assert_eq!(wakeups.news(1), 1);
+}
+
+#[test]
+fn a_release_that_nobody_heard_has_no_echo_and_those_of_others_have() {
+    // With somebody who listens, "nobody" is as good as not published.
+    for heard_by in [None, Some(0)] {
+        let mut wakeups = listening();
+        wakeups.expect_echo(1);
+        wakeups.expect_echo(2);
+        assert_eq!(wakeups.release_answered(1, heard_by), None);
+        assert!(!wakeups.allow_handover());
+        assert_eq!(wakeups.news(2), 1, "that of 2 was still to come");
+        wakeups.expect_echo(4);
+        wakeups.release_answered(3, heard_by);
+        assert_eq!(wakeups.news(2), 1, "nothing was expected of 3");
+    }
+}
+
+#[test]
+fn of_those_who_heard_a_release_the_others_are_reported() {
+    for (live, heard_by, others) in [
+        (true, 3, Some(2)),
+        (true, 1, Some(0)),
+        (false, 3, Some(3)),
+        (false, 0, Some(0)),
+    ] {
+        let mut wakeups = Wakeups::default();
+        wakeups.set_listening(live);
+        assert_eq!(wakeups.release_answered(1, Some(heard_by)), others);
+    }
+}
+
+#[test]
+fn wake_ups_allow_handover_as_long_as_nobody_else_is_heard_of() {
+    let mut wakeups = listening();
+    assert!(!wakeups.allow_handover(), "nothing is known");
+    wakeups.expect_echo(1);
+    wakeups.release_answered(1, Some(1));
+    assert!(wakeups.allow_handover());
+    assert_eq!(wakeups.news(1), 0);
+    assert!(wakeups.allow_handover(), "it was our own message");
+    assert_eq!(wakeups.news(1), 1);
+    assert!(!wakeups.allow_handover(), "it was somebody else's");
+    wakeups.release_answered(2, Some(1));
+    wakeups.release_answered(3, Some(2));
+    assert!(!wakeups.allow_handover(), "somebody else heard it");
+}
+
+#[test]
+fn what_a_queue_says_counts_while_the_client_listens() {
+    let mut wakeups = Wakeups::default();
+    wakeups.set_next_is_ours(true);
+    assert!(!wakeups.allow_handover(), "nothing is heard");
+    wakeups.channel_added();
+    assert!(wakeups.allow_handover());
+    wakeups.set_next_is_ours(false);
+    assert!(!wakeups.allow_handover());
+}
+
+#[test]
+fn who_subscribes_again_knows_nothing_of_the_time_before() {
+    for live in [true, false] {
+        let mut wakeups = listening();
+        wakeups.expect_echo(1);
+        wakeups.release_answered(1, Some(1));
+        assert!(wakeups.allow_handover());
+        wakeups.set_listening(live);
+        assert!(!wakeups.allow_handover());
+        wakeups.set_next_is_ours(true);
+        assert_eq!(wakeups.allow_handover(), live);
+        assert_eq!(wakeups.news(1), 1, "its own message may have been missed");
+    }
+}
+
+#[test]
+fn a_holder_is_heard_by_a_subscription_that_is_older_than_the_answer() {
+    let mut wakeups = Wakeups::default();
+    wakeups.answered_busy();
+    wakeups.set_listening(true);
+    assert!(!wakeups.hear_holder(), "it may have gone before that");
+    wakeups.answered_busy();
+    assert!(wakeups.hear_holder());
+    wakeups.set_listening(false);
+    wakeups.set_listening(true);
+    assert!(!wakeups.hear_holder(), "it may have gone in between");
 }

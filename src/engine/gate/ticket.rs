@@ -40,6 +40,15 @@ pub(crate) enum Patience {
 pub(crate) const GRACE: Duration = Duration::from_millis(25);
 
 impl Patience {
+    /// That of a call at `since` that waits for so long; without a limit if there is no `wait`.
+    pub(crate) fn of(wait: Option<Duration>, since: Moment) -> Self {
+        match wait {
+            None => Self::Forever,
+            Some(Duration::ZERO) => Self::Once,
+            Some(wait) => Self::Until(since + wait),
+        }
+    }
+
     /// When a call that was made at `since` gives up: at the end of its wait, but not before it is a command time-out old.
     pub(crate) fn returns_by(self, since: Moment, command_timeout: Duration) -> Moment {
         let at_least = since + command_timeout;
@@ -162,8 +171,8 @@ impl Request {
         }
     }
 
-    /// What to make a hold of that shares the field `id` in Redis, or takes it over.
-    pub(super) fn origin(&self, id: &Arc<str>, number: u64, task: TaskId) -> Origin {
+    /// What to make a hold of that has the field `id` in Redis.
+    pub(crate) fn origin(&self, id: &Arc<str>, number: u64, task: TaskId) -> Origin {
         Origin {
             kind: self.kind.clone(),
             id: Arc::clone(id),
@@ -185,7 +194,6 @@ impl Uncollected {
         }
     }
 
-    /// Until when it is kept.
     pub(super) fn kept_until(&self, command_timeout: Duration) -> Moment {
         let rounds = self.ticket.request.rounds.min(8);
         self.since + (KEPT_FOR * 2_u32.pow(rounds)).min(command_timeout)
@@ -387,7 +395,6 @@ impl Ticket {
         long && !self.self_wait_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether its wait is over at `now`.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         match self.request.patience {
             Patience::Once => true,

@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
-use crate::script::{Call, HoldRef, Reply, Undoable, lock};
+use crate::script::call::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
+use crate::script::{Call, HoldRef, Reply, Undoable};
 
 /// How a try is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,12 +77,12 @@ pub(crate) trait Commands: Send + Sync {
 
     /// Starts a hold.
     fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
-        lock::acquire(hold)
+        ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 
     /// Asks whether an acquire would find the lock busy, and writes nothing.
     fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {
-        lock::look(names)
+        look(names)
     }
 
     /// Asks whether one more of this kind may share a hold that is there. The reply is that of an acquire.
@@ -106,12 +107,13 @@ pub(crate) trait Commands: Send + Sync {
 
     /// Adds a level to a hold that exists. A kind whose guards carry a token draws one for a hold that `has_token` not.
     fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, _has_token: bool) -> Call<'a> {
-        lock::reenter(hold, count)
+        let call = REENTER.on(hold.names).arg(hold.id);
+        call.arg(count).arg(hold.lease)
     }
 
     /// Asks whether a hold exists, by a write that may lengthen its lease.
     fn verify<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
-        lock::verify(hold)
+        VERIFY.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 
     /// The same by calls with one key each, for a kind that verifies with several: while a slot of a cluster migrates, no
@@ -123,18 +125,23 @@ pub(crate) trait Commands: Send + Sync {
 
     /// Gives a level back. With no level left, the hold ends.
     fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-        lock::release(names, hold_id, left)
+        RELEASE.on(names).arg(hold_id).arg(left).wakes(names)
     }
 
     /// Ends all holds of the lock. The number of the reply is that of an ended hold of `client`, if there was one.
     fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
-        lock::force_release(names, client)
+        FORCE_RELEASE.on(names).arg(client).wakes(names)
     }
 
     /// Asks for how long anybody holds the lock.
     fn look<'a>(&self, names: &'a Names) -> Call<'a> {
-        lock::look(names)
+        look(names)
     }
+}
+
+/// Asks for how long anybody holds the lock: busy for so long, or done when it is free.
+pub(crate) fn look(names: &Names) -> Call<'_> {
+    Call::plain("PTTL").lock(names)
 }
 
 impl dyn Commands + '_ {
@@ -171,7 +178,6 @@ pub(crate) trait RedisQueue {
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
 
-/// The commands of a kind.
 #[derive(Clone)]
 pub(crate) enum KindCommands {
     /// The same for all locks of the kind: nothing is allocated or reference-counted.

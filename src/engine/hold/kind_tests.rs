@@ -24,7 +24,7 @@ impl Commands for Shares {
 
     fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, has_token: bool) -> Call<'a> {
         if has_token {
-            lock::reenter(hold, count)
+            Silent.reenter(hold, count, has_token)
         } else {
             Call::plain("TOKEN")
         }
@@ -122,7 +122,7 @@ fn what_is_granted_counts_when_replicas_have_it_and_what_is_given_back_waits_for
 fn a_level_in_a_hold_without_a_token_is_asked_for_apart() {
     let kind = kind(Shares(Sharing::Exclusive));
     let token = FencingToken::new(7);
-    let plain = lock::reenter(kind.hold("id", LEASE), 2);
+    let plain = Silent.reenter(kind.hold("id", LEASE), 2, true);
     assert_eq!(sent(&kind.reenter("id", token, 2, LEASE)), sent(&plain));
     let apart = Call::plain("TOKEN");
     assert_eq!(sent(&kind.reenter("id", None, 2, LEASE)), sent(&apart));

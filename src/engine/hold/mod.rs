@@ -170,7 +170,6 @@ impl Hold {
         self.task.store(TaskId::current().0, Ordering::Relaxed);
     }
 
-    /// The shared hold that this is a read of.
     pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
         self.read_of.as_ref()
     }
@@ -375,12 +374,11 @@ impl Hold {
 pub(crate) struct Effects {
     wakers: Vec<Waker>,
     changed: Vec<Arc<Hold>>,
-    releases: Vec<Arc<Hold>>,
-    looks: Vec<Arc<Hold>>,
-    downgrades: Vec<Arc<Hold>>,
+    work: KeeperWork,
 }
 
 /// What is left for the keeper to do.
+#[derive(Default)]
 pub(crate) struct KeeperWork {
     /// Holds whose last release the keeper sends.
     pub(crate) releases: Vec<Arc<Hold>>,
@@ -413,19 +411,19 @@ impl Effects {
     pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
         let first = self.change(hold, HoldState::claim_release);
         if first {
-            self.releases.push(Arc::clone(hold));
+            self.work.releases.push(Arc::clone(hold));
         }
         first
     }
 
     /// Asks the keeper to look at `hold` in time: the hold is new, or the watchdog keeps it from now on.
     pub(crate) fn look(&mut self, hold: &Arc<Hold>) {
-        self.looks.push(Arc::clone(hold));
+        self.work.looks.push(Arc::clone(hold));
     }
 
     /// Leaves it to the keeper to downgrade `hold` to a shared hold.
     pub(crate) fn downgrade(&mut self, hold: &Arc<Hold>) {
-        self.downgrades.push(Arc::clone(hold));
+        self.work.downgrades.push(Arc::clone(hold));
     }
 
     /// Wakes and notifies everybody, and returns what is left for the keeper.
@@ -436,11 +434,7 @@ impl Effects {
         for hold in self.changed {
             hold.notify();
         }
-        KeeperWork {
-            releases: self.releases,
-            looks: self.looks,
-            downgrades: self.downgrades,
-        }
+        self.work
     }
 }
 

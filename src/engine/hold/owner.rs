@@ -43,7 +43,6 @@ struct OwnerHold {
 }
 
 impl OwnerHold {
-    /// Whether a guard of it is left.
     fn has_guards(&self) -> bool {
         self.hold.count() as usize > self.detached.len()
     }

@@ -57,7 +57,6 @@ impl Schedule {
         }
     }
 
-    /// Whether a look is due now.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         let inner = self.inner.lock();
         inner.looks.keys().next().is_some_and(|key| key.0 <= now)

@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::*;
 
 fn lease(ms: u64) -> LeaseMs {
-    let bounds = Duration::from_millis(1)..=Duration::from_secs(1_000_000);
-    LeaseMs::new(Duration::from_millis(ms), &bounds).unwrap()
+    LeaseMs::from_millis(ms)
 }
 
 fn at(ms: u64) -> Moment {

@@ -6,17 +6,14 @@
 //! that move ([`cluster`]). It holds nothing that keeps the client alive, and ends with the last [`Engine`].
 
 mod cluster;
-mod engine;
 mod hub;
 mod job;
 mod masters;
 mod reaper;
 mod release_queue;
-mod run;
 mod shared;
 mod thread;
 mod watchdog;
 
-pub(crate) use self::engine::Engine;
 pub(crate) use self::hub::{Hub, Route};
-pub(crate) use self::thread::Starting;
+pub(crate) use self::thread::{Engine, Starting};

@@ -30,7 +30,6 @@ const GHOST: Duration = Duration::from_secs(60);
 /// The same while the client closes, from the first answer on.
 const GHOST_AT_END: Duration = Duration::from_millis(400);
 
-/// Completes the last release of `hold`.
 pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let (phase, lease_ends, owed_until) =

@@ -29,7 +29,6 @@ struct QueuedRelease {
     sent: oneshot::Sender<Option<Sent>>,
 }
 
-/// The releases that wait for a turn.
 pub(super) struct ReleaseQueue {
     waiting: Mutex<Vec<QueuedRelease>>,
     turns: Semaphore,

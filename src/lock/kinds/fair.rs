@@ -9,7 +9,10 @@ use crate::lease::LeaseMs;
 use crate::lock::guard::{LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
-use crate::script::{Call, HoldRef, fair};
+use crate::script::call::{
+    FAIR_ACQUIRE, FAIR_ENQUEUE, FAIR_FORCE_RELEASE, FAIR_RELEASE, FAIR_VOUCH, Script,
+};
+use crate::script::{Call, HoldRef};
 
 /// The kind of [`FairLock`].
 #[derive(Debug)]
@@ -65,9 +68,12 @@ const FAMILY: Family = Family {
     ..Family::PLAIN
 };
 
+/// The indices of the queue, the scores and the waiters among the names of the family.
+const KEYS: [usize; 3] = [0, 1, 2];
+
 /// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let wait = config.fair_wait;
+    let wait = LeaseMs::of(config.fair_wait);
     let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));
     Kind::new(&FAMILY, config, name, commands)
 }
@@ -76,6 +82,19 @@ pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
 struct InOrder {
     /// The time that Redisson's clients give each place in the queue.
     wait: LeaseMs,
+}
+
+impl InOrder {
+    /// The keys and arguments that every script of the fair lock begins with.
+    fn call<'a>(&self, script: &'static Script, names: &'a Names) -> Call<'a> {
+        let keys = KEYS.iter().map(|key| names.other(*key));
+        let call = keys.fold(script.on(names), Call::key);
+        call.arg(self.wait).arg(names.channel())
+    }
+}
+
+fn with_all<'a>(call: Call<'a>, hold_ids: &[&'a str]) -> Call<'a> {
+    hold_ids.iter().fold(call, |call, id| call.arg(*id))
 }
 
 impl Commands for InOrder {
@@ -91,25 +110,33 @@ impl Commands for InOrder {
     }
 
     fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
-        fair::acquire(hold, self.wait, sort.waits)
+        self.call(&FAIR_ACQUIRE, hold.names)
+            .arg(hold.id)
+            .arg(hold.lease)
+            .arg(u32::from(sort.waits))
+            .publishes()
     }
 
     fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-        fair::release(names, self.wait, hold_id, left)
+        let call = self.call(&FAIR_RELEASE, names);
+        call.arg(hold_id).arg(left).publishes()
     }
 
     fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
-        fair::force_release(names, self.wait, client)
+        let call = self.call(&FAIR_FORCE_RELEASE, names);
+        call.arg(client).publishes()
     }
 }
 
 impl RedisQueue for InOrder {
     fn enqueue<'a>(&self, names: &'a Names, ahead: Option<&'a str>, ids: &[&'a str]) -> Call<'a> {
-        fair::enqueue(names, self.wait, ahead, ids)
+        let call = self.call(&FAIR_ENQUEUE, names);
+        with_all(call.arg(ahead.unwrap_or("")), ids)
     }
 
     fn vouch<'a>(&self, names: &'a Names, client: &'a str, ids: &[&'a str]) -> Call<'a> {
-        fair::vouch(names, self.wait, client, ids)
+        let call = self.call(&FAIR_VOUCH, names);
+        with_all(call.arg(client), ids).publishes()
     }
 
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {

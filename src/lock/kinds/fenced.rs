@@ -14,8 +14,9 @@ use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::lock::guard::{IsGuard, LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
-use crate::names::Family;
-use crate::script::{Call, HoldRef, fenced, lock};
+use crate::names::{Family, Names};
+use crate::script::call::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER, REENTER};
+use crate::script::{Call, HoldRef};
 
 /// The kind of [`FencedLock`]. Its guards have one with the token of their hold.
 #[derive(Debug)]
@@ -101,9 +102,12 @@ const FAMILY: Family = Family {
     ..Family::PLAIN
 };
 
+/// The index of the token's key among the names of the family.
+const TOKEN: usize = 0;
+
 /// The fenced lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let token_ttl = config.fencing_token_ttl;
+    let token_ttl = config.fencing_token_ttl.map(LeaseMs::of);
     let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));
     Kind::new(&FAMILY, config, name, commands)
 }
@@ -123,14 +127,46 @@ impl Commands for WithTokens {
     }
 
     fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
-        fenced::acquire(hold, self.token_ttl)
+        FENCED_ACQUIRE
+            .on(hold.names)
+            .key(hold.names.other(TOKEN))
+            .arg(hold.id)
+            .arg(hold.lease)
+            .arg(millis(self.token_ttl))
     }
 
+    /// A hold without a token gets one.
     fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, has_token: bool) -> Call<'a> {
         if has_token {
-            lock::reenter(hold, count)
-        } else {
-            fenced::reenter(hold, count, self.token_ttl)
+            let call = REENTER.on(hold.names).arg(hold.id);
+            return call.arg(count).arg(hold.lease);
         }
+        FENCED_REENTER
+            .on(hold.names)
+            .key(hold.names.other(TOKEN))
+            .arg(hold.id)
+            .arg(count)
+            .arg(hold.lease)
+            .arg(millis(self.token_ttl))
     }
+}
+
+/// Raises the newest token to `token`, unless a larger one is stored.
+pub(in crate::lock) fn raise<'a>(
+    names: &'a Names,
+    hold_id: &'a str,
+    token: FencingToken,
+    token_ttl: Option<LeaseMs>,
+) -> Call<'a> {
+    Call::script(&FENCED_RAISE)
+        .key(names.key())
+        .key(names.other(TOKEN))
+        .arg(hold_id)
+        .arg(token.as_u64())
+        .arg(millis(token_ttl))
+}
+
+/// The scripts take 0 for ever.
+fn millis(token_ttl: Option<LeaseMs>) -> u64 {
+    token_ttl.map_or(0, LeaseMs::as_millis)
 }

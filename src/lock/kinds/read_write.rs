@@ -8,14 +8,18 @@ use std::time::Duration;
 
 use super::guard_of::GuardOf;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try};
+use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try, look};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::lock::guard::{IsGuard, LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
-use crate::script::{Call, HoldRef, Reply, lock, rw};
+use crate::script::call::{
+    RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
+    RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
+};
+use crate::script::{Call, HoldRef, Reply};
 
 /// The kind of [`ReadLock`].
 #[derive(Debug)]
@@ -207,6 +211,34 @@ const FAMILY: Family = Family {
     others: &["watchlock_writers"],
 };
 
+/// The index of the key of the writers' marks among the names of the family.
+const WRITERS: usize = 0;
+
+/// What the reply to an assertion by the lock's key alone says of a read hold.
+const WITHOUT_TIMEOUT: Reply = Reply::Done(1);
+
+/// Redisson's key for the first level of a read hold.
+fn timeout(names: &Names, hold_id: &str) -> String {
+    names.suffixed(&format!("{hold_id}:rwlock_timeout:1"))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn assert_in<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
+    RW_ASSERT
+        .on(names)
+        .key(timeout(names, hold_id))
+        .key(names.other(WRITERS))
+        .arg(hold_id)
+}
+
+/// Lengthens the lease of a hold that exists, and writes the hold count of a write hold.
+fn assert(hold: HoldRef<'_>, count: u32) -> Call<'_> {
+    assert_in(hold.names, hold.id).arg(hold.lease).arg(count)
+}
+
 /// Whether a lock is used to read or to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -236,6 +268,8 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
     Kind::new(&FAMILY, config, name, mode.commands())
 }
 
+/// Calls about a hold that exists serve both modes: after a downgrade, a late command of the write hold finds the read
+/// hold.
 impl Commands for Mode {
     fn rules(&self) -> KindRules {
         KindRules {
@@ -248,26 +282,44 @@ impl Commands for Mode {
         }
     }
 
+    /// A writer that has to wait leaves a mark. Readers heed the marks of all clients for as long as it says, then none
+    /// for a third of that.
     fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
+        let writers = hold.names.other(WRITERS);
         match self {
-            Self::Read => rw::acquire_to_read(hold),
-            Self::Write => rw::acquire_to_write(hold, sort.mark),
+            Self::Read => RW_READ_ACQUIRE
+                .on(hold.names)
+                .key(timeout(hold.names, hold.id))
+                .key(writers)
+                .arg(hold.id)
+                .arg(hold.lease),
+            Self::Write => RW_WRITE_ACQUIRE
+                .on(hold.names)
+                .key(writers)
+                .arg(hold.id)
+                .arg(hold.lease)
+                .arg(millis(sort.mark)),
         }
     }
 
     fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {
         match self {
-            Self::Read => rw::look(names, Self::Write.word()),
-            Self::Write => lock::look(names),
+            Self::Read => Self::Write.look(names),
+            Self::Write => look(names),
         }
     }
 
     fn join<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
-        rw::join(hold)
+        assert(hold, 0).arg("1")
     }
 
     fn downgrade<'a>(&self, hold: HoldRef<'a>) -> Option<Call<'a>> {
-        Some(rw::downgrade(hold))
+        let call = RW_DOWNGRADE
+            .on(hold.names)
+            .key(timeout(hold.names, hold.id))
+            .arg(hold.id)
+            .arg(hold.lease);
+        Some(call.wakes(hold.names))
     }
 
     fn downgraded(&self) -> Option<KindCommands> {
@@ -275,37 +327,65 @@ impl Commands for Mode {
     }
 
     fn mark<'a>(&self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {
-        Some(rw::mark(names, client, mark))
+        let call = RW_MARK
+            .on(names)
+            .key(names.other(WRITERS))
+            .arg(client)
+            .arg(millis(mark));
+        Some(call.wakes(names))
     }
 
     fn reenter<'a>(&self, hold: HoldRef<'a>, count: u32, _has_token: bool) -> Call<'a> {
         let count = if *self == Self::Read { 0 } else { count };
-        rw::assert(hold, count)
+        assert(hold, count)
     }
 
     fn verify<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
-        rw::assert(hold, 0)
+        assert(hold, 0)
     }
 
     fn verify_apart<'a>(&self, hold: HoldRef<'a>, first: Option<Reply>) -> Option<Call<'a>> {
         match first {
-            None => Some(rw::assert_lock(hold)),
-            Some(reply) => rw::assert_timeout(hold, reply),
+            None => {
+                let call = RW_ASSERT.on(hold.names).arg(hold.id);
+                Some(call.arg(hold.lease).arg(0_u32))
+            }
+            Some(WITHOUT_TIMEOUT) => {
+                let call = Call::script(&RW_ASSERT_TIMEOUT).for_node_of(hold.names);
+                Some(call.key(timeout(hold.names, hold.id)).arg(hold.lease))
+            }
+            Some(_) => None,
         }
     }
 
     fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-        match left {
-            0 => rw::release(names, hold_id),
-            left => rw::count(names, hold_id, left),
+        if left > 0 {
+            // Without a lease it only writes the count of a write hold.
+            return assert_in(names, hold_id).arg(0_u32).arg(left);
         }
+        RW_RELEASE
+            .on(names)
+            .key(timeout(names, hold_id))
+            .key(names.channel())
+            .arg(hold_id)
+            .publishes()
     }
 
     fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
-        rw::force_release(names, self.word(), client)
+        RW_FORCE_RELEASE
+            .on(names)
+            .arg(self.word())
+            .arg(client)
+            .arg(names.channel())
+            .arg(names.suffixed(""))
+            .publishes()
     }
 
     fn look<'a>(&self, names: &'a Names) -> Call<'a> {
-        rw::look(names, self.word())
+        RW_LOOK.on(names).arg(self.word())
     }
 }
+
+#[cfg(test)]
+#[path = "read_write_tests.rs"]
+mod tests;

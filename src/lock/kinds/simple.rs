@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::lock::guard::{LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
-use crate::script::{Call, HoldRef, simple};
+use crate::script::call::{SIMPLE_ACQUIRE, SIMPLE_FORCE_RELEASE, SIMPLE_RELEASE, SIMPLE_VERIFY};
+use crate::script::{Call, HoldRef};
 
 /// The kind of [`SimpleLock`].
 #[derive(Debug)]
@@ -65,23 +66,23 @@ impl Commands for Strings {
     }
 
     fn acquire<'a>(&self, hold: HoldRef<'a>, _sort: Try) -> Call<'a> {
-        simple::acquire(hold)
+        SIMPLE_ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 
     /// Redis stores only the lease, as the client alone counts the levels.
     fn reenter<'a>(&self, hold: HoldRef<'a>, _count: u32, _has_token: bool) -> Call<'a> {
-        simple::verify(hold)
+        self.verify(hold)
     }
 
     fn verify<'a>(&self, hold: HoldRef<'a>) -> Call<'a> {
-        simple::verify(hold)
+        SIMPLE_VERIFY.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 
     fn release<'a>(&self, names: &'a Names, hold_id: &'a str, left: u32) -> Call<'a> {
-        simple::release(names, hold_id, left)
+        SIMPLE_RELEASE.on(names).arg(hold_id).arg(left).wakes(names)
     }
 
     fn force<'a>(&self, names: &'a Names, client: &'a str) -> Call<'a> {
-        simple::force_release(names, client)
+        SIMPLE_FORCE_RELEASE.on(names).arg(client).wakes(names)
     }
 }

@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -22,13 +21,10 @@ use super::round::{Tried, round};
 use super::token;
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::gate::ticket::Patience;
+use crate::engine::gate::ticket::{GRACE, Patience};
 use crate::error::Error;
 use crate::lock::guard::LockGuard;
 use crate::lock::view::HoldOfSeveral;
-
-/// How much later than its wait an acquire may return.
-const GRACE: Duration = Duration::from_millis(25);
 
 /// How an acquire ended.
 enum Decision {
@@ -126,12 +122,8 @@ impl<'a> WaitingCaller<'a> {
             tokio::time::sleep(quorum.config().command_timeout).await;
             fills.0.take_back();
         });
-        let at_least = request.since + nodes.config().command_timeout;
-        let end = match request.patience {
-            Patience::Forever => Moment::NEVER,
-            Patience::Once => at_least + GRACE,
-            Patience::Until(end) => end.max(at_least) + GRACE,
-        };
+        let limit = nodes.config().command_timeout;
+        let end = request.patience.returns_by(request.since, limit) + GRACE;
         Ok(Self {
             nodes,
             pickup,

@@ -168,7 +168,7 @@ impl LockTarget for LockOfQuorum {
     ) -> Result<Option<LockGuard>, Error> {
         let got = async {
             let config = self.nodes.config();
-            lease.resolve(config.watchdog_lease, config.max_lease)?;
+            lease.resolve(config.watchdog(), config.max_lease)?;
             let since = self.nodes.now();
             let request = AcquireRequest {
                 name: Arc::clone(&self.name),
@@ -176,11 +176,7 @@ impl LockTarget for LockOfQuorum {
                 fenced: self.fenced,
                 lease,
                 owner: self.acts_for(),
-                patience: match wait {
-                    None => Patience::Forever,
-                    Some(Duration::ZERO) => Patience::Once,
-                    Some(wait) => Patience::Until(since + wait),
-                },
+                patience: Patience::of(wait, since),
                 since,
             };
             acquire(&self.nodes, request).await

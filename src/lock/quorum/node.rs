@@ -29,7 +29,6 @@ use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::script::Call;
 
-/// One server of a quorum.
 pub(crate) struct QuorumNode {
     engine: Arc<Engine>,
     /// Receives wake-ups for waiters; used on the steward's runtime.
@@ -40,7 +39,6 @@ pub(crate) struct QuorumNode {
     /// A late round waits for anything that it sends.
     watched: AtomicBool,
     about: Mutex<About>,
-    distance: Mutex<Distance>,
     /// Until when it may not vote, as far as known.
     young_until: AtomicU64,
 }
@@ -54,17 +52,11 @@ struct About {
     generation: u64,
     /// Why it cannot be part of the quorum.
     problem: Option<&'static str>,
-}
-
-/// How far away a node is.
-#[derive(Default)]
-struct Distance {
     round_trip: Duration,
-    /// The connection on which it was measured first.
-    generation: u64,
+    /// The connection on which the round trip was measured first.
+    measured_on: u64,
 }
 
-/// How a node answered a try.
 pub(super) enum NodeAnswer {
     Granted(LockGuard),
     /// Somebody else has the lock there, until then if known.
@@ -87,7 +79,6 @@ impl QuorumNode {
                 run_id,
                 ..About::default()
             }),
-            distance: Mutex::default(),
             young_until: AtomicU64::new(0),
         }
     }
@@ -177,7 +168,7 @@ impl QuorumNode {
 
     /// Its round trip, as it was measured last; zero before that.
     pub(super) fn round_trip(&self) -> Duration {
-        self.distance.lock().round_trip
+        self.about.lock().round_trip
     }
 
     /// Waits until this runtime has a connection to it, for a connect time-out at most.
@@ -189,12 +180,10 @@ impl QuorumNode {
         let connected = backend.timers().within(limit, connecting).await;
         let connected = connected.unwrap_or_else(|| Err(Failure::slow_connect(limit)))?;
         if let Some(server) = &connected.server {
-            let mut distance = self.distance.lock();
-            if distance.generation != connected.generation {
-                *distance = Distance {
-                    round_trip: server.round_trip,
-                    generation: connected.generation,
-                };
+            let mut about = self.about.lock();
+            if about.measured_on != connected.generation {
+                about.round_trip = server.round_trip;
+                about.measured_on = connected.generation;
             }
         }
         Ok(connected)
@@ -268,7 +257,7 @@ impl QuorumNode {
                 && let Some(hello) = self.identifies().await
             {
                 // A server that comes back may be slow at first.
-                self.distance.lock().round_trip = ping.min(hello);
+                self.about.lock().round_trip = ping.min(hello);
                 return true;
             }
         }

@@ -32,7 +32,6 @@ const UNFIT: Duration = Duration::from_secs(5);
 /// A try at one node, with its place.
 pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
-/// A hold to repair, and what it was acquired with.
 pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
 
 /// What all handles of a quorum share.
@@ -53,11 +52,12 @@ pub(crate) struct QuorumNodes {
 }
 
 /// How a quorum is set up, beyond its nodes' clients.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct QuorumSettings {
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) restart_delay: Option<Duration>,
-    /// The longest lease that any program takes.
-    pub(crate) max_lease: Duration,
+    /// The longest lease that any program takes; the watchdog's unless it is set.
+    pub(crate) max_lease: Option<Duration>,
 }
 
 impl QuorumNodes {
@@ -67,11 +67,12 @@ impl QuorumNodes {
         settings: &QuorumSettings,
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<HoldToRepair>), Failure> {
         let all: Box<[_]> = nodes.into_iter().map(Arc::new).collect();
-        let steward = Steward::start(all[0].core().config.clock.clone())?;
+        let config = &all[0].core().config;
+        let steward = Steward::start(config.clock.clone())?;
         let (repairs, to_repair) = mpsc::unbounded_channel();
         let delay = match settings.restart_delay {
             Some(delay) => RestartDelay::new(delay),
-            None => RestartDelay::for_leases(settings.max_lease),
+            None => RestartDelay::for_leases(settings.max_lease.unwrap_or(config.watchdog_lease)),
         };
         let nodes = Arc::new(Self {
             id: uuid(),
@@ -109,7 +110,6 @@ impl QuorumNodes {
         &self.all[place]
     }
 
-    /// The queue of this name.
     pub(super) fn queue(&self, name: &Arc<str>) -> Arc<NameQueue> {
         self.queues.of(name, self.needed)
     }
@@ -304,7 +304,6 @@ struct Steward {
 }
 
 impl Steward {
-    /// Starts the thread.
     fn start(clock: Clock) -> Result<Self, Failure> {
         let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);

@@ -81,7 +81,6 @@ impl Queues {
     }
 }
 
-/// The queue of one name.
 pub(super) struct NameQueue {
     name: Arc<str>,
     queues: Arc<Queues>,

@@ -38,7 +38,6 @@ pub(crate) fn start(
     Ok(nodes)
 }
 
-/// A hold under repair.
 struct Repair {
     hold: Weak<Composite>,
     request: AcquireRequest,

@@ -56,7 +56,6 @@ impl Retry {
         self.next
     }
 
-    /// A try begins.
     pub(super) fn begins(&mut self) {
         (self.woken_by, self.granted) = (0, 0);
         self.no_quorum = false;

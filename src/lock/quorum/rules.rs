@@ -29,7 +29,6 @@ pub(super) enum Vote {
     Refused,
 }
 
-/// What a round came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundOutcome {
     Got,
@@ -52,7 +51,6 @@ pub(super) struct BusyNodes {
     pub(super) free_at: Moment,
 }
 
-/// The votes of one round.
 #[derive(Debug, Clone)]
 pub(super) struct VoteCount {
     nodes: usize,

@@ -1,6 +1,6 @@
 //! Fencing tokens at a quorum: they grow from holder to holder, whichever majority each had.
 //!
-//! Each node gives a token of its own ([`fenced`](crate::script::fenced)). The hold takes the largest and raises all nodes
+//! Each node gives a token of its own ([`fenced`]). The hold takes the largest and raises all nodes
 //! that have the hold's field to it. Once a majority has it, every later holder sees it: two majorities share a node, and
 //! that node gives the next token only when the hold's field is gone.
 
@@ -16,10 +16,11 @@ use crate::backend::{Failure, Pending};
 use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::fencing::FencingToken;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::LockGuard;
+use crate::lock::kinds::fenced;
 use crate::lock::several::Composite;
-use crate::script::{Reply, fenced};
+use crate::script::Reply;
 
 /// The token of a hold, once a majority has it. None when too few nodes took it.
 pub(super) async fn take(
@@ -90,7 +91,7 @@ pub(super) async fn raise(
     let (Some(hold_id), Ok(fleet)) = (child.hold_id(), core.backend.callers_fleet()) else {
         return false;
     };
-    let ttl = core.config.fencing_token_ttl;
+    let ttl = core.config.fencing_token_ttl.map(LeaseMs::of);
     let call = fenced::raise(kind.names(), hold_id, token, ttl);
     let answer = Pending::start(&fleet, call).within(limit).await;
     answer.is_ok_and(|answer| matches!(answer.reply, Reply::Done(_)))

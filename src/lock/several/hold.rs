@@ -26,7 +26,6 @@ use crate::lock::view::{HoldOfSeveral, HoldView};
 /// A level of each child, by its place. Dropping it gives the level back.
 pub(in crate::lock) type ChildGuards = Vec<Option<LockGuard>>;
 
-/// The holds of the children, by place.
 type ChildHolds = Arc<[Option<HoldView>]>;
 
 /// A hold of several locks as one. While it has levels, it has levels of its children.

@@ -83,7 +83,6 @@ impl CompositeState {
         CompositePhase::Held(nth_largest(&mut valid, self.needed))
     }
 
-    /// Whether the phase is final.
     pub(super) fn is_final(&self) -> bool {
         self.end.is_some()
     }

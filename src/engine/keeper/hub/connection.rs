@@ -27,7 +27,6 @@ pub(crate) fn is_refusal(failure: &Failure) -> bool {
     matches!(failure.class, Class::Denied | Class::Rejected)
 }
 
-/// The connection to one server.
 pub(super) struct HubConnection {
     config: LaneConfig,
     cluster: Arc<Cluster>,

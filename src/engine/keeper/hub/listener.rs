@@ -83,7 +83,6 @@ struct Channel {
     leaving: bool,
 }
 
-/// Why subscribing failed.
 pub(super) enum SubscribeError {
     /// The connection has ended.
     Closed,
@@ -91,7 +90,6 @@ pub(super) enum SubscribeError {
     Redis(RedisError),
 }
 
-/// A connection with subscriptions.
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
@@ -159,14 +157,21 @@ impl Listener {
         }
     }
 
-    /// Ends the subscription of `channel`, unless a route is left.
-    pub(super) async fn unsubscribe(&self, channel: &str, changing: ChangeLock) -> RedisResult<()> {
-        let _changing = changing.lock().await;
-        if let Some(mut sink) = self.begin_to_leave(channel) {
-            sink.unsubscribe(channel).await?;
-            self.forget(channel);
+    /// Ends the subscription of `channel`, unless a route is left. If that fails, or takes longer than `limit`, it ends the
+    /// connection.
+    pub(super) async fn unsubscribe(&self, channel: &str, changing: ChangeLock, limit: Duration) {
+        let unsubscribing = async {
+            let _changing = changing.lock().await;
+            if let Some(mut sink) = self.begin_to_leave(channel) {
+                sink.unsubscribe(channel).await?;
+                self.forget(channel);
+            }
+            RedisResult::Ok(())
+        };
+        let done = tokio::time::timeout(limit, unsubscribing).await;
+        if !matches!(done, Ok(Ok(()))) {
+            self.end();
         }
-        Ok(())
     }
 
     /// Adds a route. Returns the lock to hold while subscribing, or `None` if the connection has ended.
@@ -323,9 +328,7 @@ async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     }
 }
 
-/// An event of a channel.
 pub(super) enum ChannelEvent {
-    /// A message on that channel.
     Message(Box<str>),
     /// The subscription begins.
     Confirmed(Box<str>),

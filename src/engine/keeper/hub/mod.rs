@@ -36,7 +36,6 @@ pub(crate) struct Hub {
     refusals: Mutex<Refusals>,
 }
 
-/// The refusals at the moment.
 #[derive(Default)]
 struct Refusals {
     /// The channels that Redis refused.
@@ -113,11 +112,8 @@ impl Hub {
         let Some(changing) = listener.remove(channel, route) else {
             return;
         };
-        let unsubscribing = listener.unsubscribe(channel, changing);
-        let done = tokio::time::timeout(self.config.command_timeout, unsubscribing).await;
-        if !matches!(done, Ok(Ok(()))) {
-            listener.end();
-        }
+        let limit = self.config.command_timeout;
+        listener.unsubscribe(channel, changing, limit).await;
     }
 
     /// Slots moved to other nodes: breaks the routes of their channels, and drops the connections to nodes that left.
@@ -148,13 +144,8 @@ impl Hub {
     fn leave_behind(&self, listener: &Arc<Listener>, channel: Box<str>) {
         let (listener, limit) = (Arc::clone(listener), self.config.command_timeout);
         tokio::spawn(own(async move {
-            let Some(changing) = listener.changing(&channel) else {
-                return;
-            };
-            let unsubscribing = listener.unsubscribe(&channel, changing);
-            let done = tokio::time::timeout(limit, unsubscribing).await;
-            if !matches!(done, Ok(Ok(()))) {
-                listener.end();
+            if let Some(changing) = listener.changing(&channel) {
+                listener.unsubscribe(&channel, changing, limit).await;
             }
         }));
     }

@@ -128,7 +128,6 @@ enum SubscriptionState {
     Failed(Moment),
 }
 
-/// The subscription to one channel.
 struct Subscription {
     keeper: Arc<Keeper>,
     names: Arc<Names>,

@@ -78,7 +78,6 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
 
 /// Why a job stops waiting.
 enum Event {
-    /// The gate changed.
     Changed,
     /// Somebody else released.
     Released,
@@ -91,7 +90,6 @@ enum Event {
     Nothing,
 }
 
-/// One name's job.
 struct NameJob {
     keeper: Arc<Keeper>,
     names: Arc<Names>,

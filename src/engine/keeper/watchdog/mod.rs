@@ -78,7 +78,7 @@ impl ByNode {
             let (config, clock) = (&core.config, core.config.clock.clone());
             let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
             let longest = config.command_timeout;
-            let shortest = longest.min(config.watchdog_lease.duration() / 4);
+            let shortest = longest.min(config.watchdog_lease / 4);
             NodeRenewals {
                 queue: RenewalQueue::new(config.backoff, shortest..=longest, end),
                 unverified: false,
@@ -233,7 +233,6 @@ impl Watchdog {
         self.want(&holds, true);
     }
 
-    /// Verifies one hold soon.
     pub(super) fn verify(&self, hold: &Arc<Hold>) {
         self.want(std::slice::from_ref(hold), true);
         self.core.look.notify_one();
@@ -429,13 +428,11 @@ struct RenewalQuestion {
 
 impl RenewalQuestion {
     fn about(core: &Core, hold: &Arc<Hold>) -> Self {
-        let (watched, lease_ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-        let renewed = watched.then_some(core.plan.lease);
-        let left = LeaseMs::left(core.now().until(lease_ends));
+        let (watched, written) = core.vouched(hold);
         Self {
             hold: Arc::clone(hold),
-            renewed,
-            written: renewed.map_or(left, |lease| lease.max(left)),
+            renewed: watched.then_some(core.plan.lease),
+            written,
         }
     }
 
@@ -443,7 +440,6 @@ impl RenewalQuestion {
         self.hold.kind.verify(&self.hold.id, self.written)
     }
 
-    /// Acts on the answer.
     fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
         match answer.reply.found() {
             Some(true) => renewed_for(core, &self.hold, self.renewed, answer),

@@ -80,7 +80,6 @@ pub(super) struct RenewalQueue<T> {
     later: BTreeMap<(Moment, u64), T>,
     refused: HashSet<u64>,
     outage: Option<Outage>,
-    /// How many batches are in flight.
     in_flight: usize,
 }
 
