@@ -1,15 +1,17 @@
 //! The pass-on window, the gap that is left to other clients, and what is known of those that listen.
 
+use std::hash::Hash;
+
 use proptest::prelude::*;
 
 use super::*;
 
 impl Succession {
     /// All that the future depends on, for the model.
-    pub(in crate::engine::gate) fn text(&self, now: Moment) -> String {
+    pub(in crate::engine::gate) fn future(&self, now: Moment) -> impl Hash + use<> {
         let left = self.left.as_ref().map(|gap| (gap.heard, now < gap.until));
         let rests = now < self.rest_until;
-        format!("{:?}", (self.closing, self.gap, left, rests))
+        (self.closing, self.gap, left, rests)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The hold's life and its renewals under random events, with time as a value.
 
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -7,6 +9,58 @@ use proptest::prelude::*;
 use super::*;
 
 const CASES: u32 = 10_000;
+
+/// All of it: the model compares states.
+impl Hash for HoldState {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self {
+            phase,
+            valid_until,
+            promised,
+            lease_ends,
+            found_at,
+            owed_until,
+            assured,
+            is_read,
+            finish_by,
+            watchdogs,
+            fixed,
+            unanswered,
+            was_fixed,
+            passed_on,
+            undone,
+            claimed,
+            count_in_redis,
+            outcome,
+        } = self;
+        discriminant(phase).hash(hasher);
+        if let Phase::Lost(reason) = phase {
+            reason.hash(hasher);
+        }
+        (valid_until, promised, lease_ends, found_at).hash(hasher);
+        (owed_until, finish_by, assured.map(LeaseMs::as_millis)).hash(hasher);
+        (watchdogs, fixed).hash(hasher);
+        let flags = [*is_read, *was_fixed, *passed_on, *undone, *claimed];
+        flags.hash(hasher);
+        let Unanswered {
+            acquire,
+            place,
+            release,
+        } = unanswered;
+        (acquire, discriminant(place), release).hash(hasher);
+        let CountInRedis {
+            in_flight,
+            overlapped,
+            stale,
+            claimed: count_is_claimed,
+            doubtful,
+        } = count_in_redis;
+        (in_flight, overlapped, stale, count_is_claimed, doubtful).hash(hasher);
+        if let Some(outcome) = outcome {
+            format!("{outcome:?}").hash(hasher);
+        }
+    }
+}
 
 fn lease(ms: u64) -> LeaseMs {
     LeaseMs::from_millis(ms)

@@ -1,5 +1,8 @@
 //! Writes of the hold count, where a hold may be passed on: a hold with another count than one must not be.
 
+use std::hash::Hash;
+
+use super::fingerprint::Words;
 use super::*;
 
 /// A write of a count that the keeper sees to.
@@ -120,16 +123,15 @@ impl World {
         assert_eq!(self.count, 1, "passed on with another count");
     }
 
-    pub(super) fn counts_text(&self) -> String {
-        let counts = self.counts.iter().map(|(hold, write)| {
-            let write = match write {
-                CountWrite::Due => "due".to_owned(),
-                CountWrite::Behind(command, count) => format!("behind c{command} {count}"),
-                CountWrite::Sent(command, count) => format!("sent c{command} {count}"),
-            };
-            format!("h{} {write}", field(hold))
+    pub(super) fn add_counts(&self, words: &mut Words) {
+        self.count.hash(words);
+        words.all(&self.counts, |words, (hold, write)| {
+            words.hold_number(field(hold));
+            std::mem::discriminant(write).hash(words);
+            if let CountWrite::Behind(command, count) | CountWrite::Sent(command, count) = write {
+                words.command(*command);
+                count.hash(words);
+            }
         });
-        let counts: Vec<_> = counts.collect();
-        format!("|{} {counts:?}", self.count)
     }
 }

@@ -10,13 +10,13 @@ mod callers;
 mod check;
 mod choices;
 mod counts;
+mod fingerprint;
 mod job;
 mod queued;
 mod redis;
 mod replies;
 mod scenarios;
 mod steps;
-mod text;
 mod turn;
 mod world;
 
@@ -141,7 +141,7 @@ enum ReplyState {
 }
 
 /// What a command does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum What {
     Acquires {
         /// Whether it notes that a writer waits when it finds the lock busy.
@@ -221,7 +221,7 @@ enum Side {
 }
 
 /// What a caller does with what it gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Manner {
     Unlocks,
     /// As this, and it is not dropped while it waits.
@@ -244,7 +244,7 @@ enum Reaping {
 }
 
 /// What the job of the name waits for, beside a change at the gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Asleep {
     /// For nothing: it takes a step next.
     Awake,

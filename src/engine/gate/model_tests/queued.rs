@@ -3,6 +3,9 @@
 //! Its order is that of arrival: Redis grants the lock to the client of the first place, and the client gives it to its
 //! first waiter.
 
+use std::hash::Hash;
+
+use super::fingerprint::Words;
 use super::turn::Waits;
 use super::*;
 use crate::engine::gate::fair::PlaceCommand;
@@ -66,14 +69,18 @@ impl Places {
     }
 
     /// All that the future depends on.
-    pub(super) fn text(&self) -> String {
-        let queue: Vec<_> = self.queue.iter().map(Waits::text).collect();
-        let channels: Vec<_> = self.channels.iter().map(|to| format!("h{to}")).collect();
+    pub(super) fn add_to(&self, words: &mut Words) {
+        words.all(&self.queue, |words, place| {
+            std::mem::discriminant(place).hash(words);
+            if let Waits::Ours(number) = place {
+                words.hold_number(*number);
+            }
+        });
+        words.all(self.channels.iter().copied(), Words::hold_number);
         let commands = self.asking.iter().chain(&self.asked);
-        let commands: Vec<_> = commands.map(|command| format!("c{command}")).collect();
-        let asks = self.asking.is_some();
-        let rest = (self.given, asks, self.lost, self.woken, self.forgotten);
-        format!("|{queue:?} {channels:?} {commands:?} {rest:?}")
+        words.all(commands, |words, command| words.command(*command));
+        (self.given, self.asking.is_some(), self.lost).hash(words);
+        (self.woken, self.forgotten).hash(words);
     }
 }
 

@@ -15,13 +15,6 @@ impl Waits {
     pub(super) fn is_ours(&self) -> bool {
         matches!(self, Self::Ours(_))
     }
-
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Ours(number) => format!("h{number}"),
-            other => format!("{other:?}"),
-        }
-    }
 }
 
 /// The queue.
