@@ -16,4 +16,4 @@ mod thread;
 mod watchdog;
 
 pub(crate) use self::hub::{Hub, Route};
-pub(crate) use self::thread::{Engine, Starting};
+pub(crate) use self::thread::{Engine, Starting, start_thread};

@@ -85,7 +85,7 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// Starts the thread; in a simulation it is a task.
+    /// Starts the thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ended = Arc::<EndSignal>::default();
         let ends = Arc::clone(&ended);
@@ -95,15 +95,8 @@ impl Starting {
                 keep(core, mailbox, ends).await;
             }
         };
-        let runtime = if is_simulated() {
-            let runtime = Handle::current();
-            runtime.spawn(background(keeping));
-            runtime
-        } else {
-            on_thread(keeping)?
-        };
         Ok(Self {
-            runtime,
+            runtime: start_thread("watchlock-keeper", keeping)?,
             begin,
             ended,
         })
@@ -119,24 +112,30 @@ impl Starting {
     }
 }
 
-/// Starts a thread with a runtime of its own, which it returns.
-fn on_thread(keeping: impl Future<Output = ()> + Send + 'static) -> std::io::Result<Handle> {
+/// Starts a thread that runs `work` on a runtime of its own, and returns that runtime. In a simulation it is a task.
+pub(crate) fn start_thread(
+    name: &str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<Handle> {
+    if is_simulated() {
+        let runtime = Handle::current();
+        runtime.spawn(background(work));
+        return Ok(runtime);
+    }
     let (made, runtime) = std::sync::mpsc::channel();
-    std::thread::Builder::new()
-        .name("watchlock-keeper".into())
-        .spawn(move || {
-            hand_over();
-            match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    let _ = made.send(Ok(runtime.handle().clone()));
-                    runtime.block_on(keeping);
-                }
-                Err(error) => drop(made.send(Err(error))),
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(move || {
+        hand_over();
+        match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                let _ = made.send(Ok(runtime.handle().clone()));
+                runtime.block_on(work);
             }
-        })?;
-    runtime
-        .recv()
-        .unwrap_or_else(|_| Err(std::io::Error::other("the keeper did not start")))
+            Err(error) => drop(made.send(Err(error))),
+        }
+    })?;
+    let silent = || Err(std::io::Error::other("a background thread did not start"));
+    runtime.recv().unwrap_or_else(|_| silent())
 }
 
 async fn keep(core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>, ended: Arc<EndSignal>) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Notify, mpsc};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
@@ -19,12 +19,13 @@ use crate::backend::{Connected, Failure, Timers};
 use crate::clock::{Clock, Moment};
 use crate::config::Config;
 use crate::engine::hold::kind::Kind;
+use crate::engine::keeper::start_thread;
 use crate::error::Error;
-use crate::host::{background, is_simulated, own, uuid};
+use crate::host::{own, uuid};
 use crate::lease::Lease;
 use crate::lock::guard::LockGuard;
 use crate::lock::several::Composite;
-use crate::log::{hand_over, log};
+use crate::log::log;
 
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
@@ -305,42 +306,19 @@ struct Steward {
 
 impl Steward {
     fn start(clock: Clock) -> Result<Self, Failure> {
-        let (made, runtime) = std::sync::mpsc::channel();
         let (until, mut ended) = mpsc::channel::<()>(1);
-        if is_simulated() {
-            let runtime = Handle::current();
-            let timers = Timers::of(&runtime, clock);
-            runtime.spawn(background(async move {
-                let _ = ended.recv().await;
-            }));
-            return Ok(Self {
-                runtime,
-                timers,
-                _until: until,
-            });
-        }
-        let thread = std::thread::Builder::new().name("watchlock-quorum".into());
-        let started =
-            thread.spawn(
-                move || match Builder::new_current_thread().enable_all().build() {
-                    Ok(runtime) => {
-                        hand_over();
-                        let timers = Timers::of(runtime.handle(), clock);
-                        let _ = made.send(Ok((runtime.handle().clone(), timers.clone())));
-                        runtime.block_on(ended.recv());
-                        timers.stop();
-                    }
-                    Err(error) => drop(made.send(Err(error))),
-                },
-            );
-        let silent = || {
-            Err(std::io::Error::other(
-                "the background thread of the quorum did not start",
-            ))
+        let (begin, begun) = oneshot::channel::<Timers>();
+        let living = async move {
+            let timers = begun.await;
+            ended.recv().await;
+            // The runtime ends next.
+            if let Ok(timers) = timers {
+                timers.stop();
+            }
         };
-        let (runtime, timers) = started
-            .and_then(|_| runtime.recv().unwrap_or_else(|_| silent()))
-            .map_err(Failure::starting)?;
+        let runtime = start_thread("watchlock-quorum", living).map_err(Failure::starting)?;
+        let timers = Timers::of(&runtime, clock);
+        let _ = begin.send(timers.clone());
         Ok(Self {
             runtime,
             timers,
