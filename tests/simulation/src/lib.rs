@@ -5,6 +5,7 @@
 
 mod faults;
 mod guard;
+mod locks;
 mod owner;
 mod plan;
 mod run;

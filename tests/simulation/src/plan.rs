@@ -38,6 +38,8 @@ pub struct Plan {
     pub sections: usize,
     /// How often a caller's future is not polled for a while, or dropped: one time in so many.
     pub careless: u32,
+    /// Some sections take several names as one; all names are plain locks.
+    pub several: bool,
 }
 
 const KINDS: [LockKind; 7] = [
@@ -92,7 +94,7 @@ impl Plan {
             _ if (first + name).is_multiple_of(3) => LockKind::RedFenced,
             _ => LockKind::Red,
         };
-        let kinds = (0..names).map(kind).collect();
+        let kinds: Vec<_> = (0..names).map(kind).collect();
         let far = rng.bool();
         let links = (0..processes).map(|_| {
             let round_trip = if far {
@@ -126,6 +128,13 @@ impl Plan {
         let leases = [1_200, 3_000, 10_000, 30_000];
         let watchdog_lease = Duration::from_millis(leases[rng.usize(shortest..4)]);
         let weather = [Weather::Calm, Weather::Rare, Weather::Rough][rng.usize(..3)];
+        let careless = [0, 0, 40, 8][rng.usize(..4)];
+        let several = servers == 1 && names > 1 && rng.u32(..3) == 0;
+        let kinds = if several {
+            vec![LockKind::Lock; names]
+        } else {
+            kinds
+        };
         Self {
             seed,
             processes,
@@ -139,7 +148,8 @@ impl Plan {
             command_timeout: Duration::from_secs(1),
             weather,
             sections: 400,
-            careless: [0, 0, 40, 8][rng.usize(..4)],
+            careless,
+            several,
         }
     }
 }
@@ -147,7 +157,8 @@ impl Plan {
 /// One section: a lock, perhaps entered again, held for a while.
 #[derive(Clone, Debug)]
 pub struct Section {
-    pub name: usize,
+    /// One, or several that are taken as one.
+    pub names: Vec<usize>,
     pub kind: LockKind,
     /// None: as long as it takes.
     pub wait_ms: Option<u64>,
@@ -161,6 +172,10 @@ pub struct Section {
     /// After how long the caller gives up its future, and for how long it is not polled before.
     pub gives_up: Option<Duration>,
     pub rests: Option<Duration>,
+    /// `run` or `try_run` calls the body.
+    pub runs: bool,
+    /// It is entered again by handles of the client in the owner's scope.
+    pub scoped: bool,
 }
 
 /// How a hold is given back.
@@ -169,6 +184,8 @@ pub enum Ending {
     Unlock,
     Drop,
     LetExpire,
+    /// Left to the owner, who gives it back later.
+    Detach(Duration),
 }
 
 /// What a holder does with its hold.
@@ -177,13 +194,27 @@ pub enum Midst {
     Nothing,
     Verify,
     Extend(Duration),
+    /// A writer goes on as a reader.
+    Downgrade,
 }
 
 impl Section {
+    /// The name of the lock in the history.
+    pub fn called(&self) -> String {
+        let names = self.names.iter().map(|name| format!("name:{name}"));
+        names.collect::<Vec<_>>().join(LockKind::BETWEEN)
+    }
+
     /// The next section of an owner.
     pub fn draw(rng: &mut Rng, plan: &Plan) -> Self {
-        let name = rng.usize(..plan.names);
-        let mut kind = plan.kinds[name];
+        let mut names = vec![rng.usize(..plan.names)];
+        let mut kind = plan.kinds[names[0]];
+        if plan.several && rng.u32(..3) > 0 {
+            kind = LockKind::Multi;
+            names = (0..plan.names).collect();
+            rng.shuffle(&mut names);
+            names.truncate(rng.usize(2..=plan.names));
+        }
         if kind == LockKind::Read && rng.u32(..3) == 0 {
             kind = LockKind::Write;
         }
@@ -227,27 +258,34 @@ impl Section {
             }
         };
         let careless = plan.careless > 0 && rng.u32(..plan.careless) == 0;
+        let rests = careless && wait_ms.is_none() && rng.bool();
+        let gives_up = careless && rng.bool();
+        let runs = leases_ms.len() == 1 && !careless && rng.u32(..8) == 0;
+        let downgrades = kind == LockKind::Write && leases_ms == [None] && rng.bool();
         Self {
-            name,
+            names,
             kind,
             wait_ms,
             leases_ms,
             hold,
             pause: Duration::from_millis(if rng.u32(..3) == 0 { rng.u64(..50) } else { 0 }),
-            end: match rng.u32(..20) {
+            end: match rng.u32(..22) {
                 0..15 => Ending::Unlock,
                 15..19 => Ending::Drop,
-                _ => Ending::LetExpire,
+                19 => Ending::LetExpire,
+                _ => Ending::Detach(Duration::from_millis(rng.u64(..20))),
             },
             midst: match rng.u32(..20) {
+                _ if downgrades && !runs => Midst::Downgrade,
                 0 => Midst::Verify,
                 1 => Midst::Extend(Duration::from_millis(rng.u64(1..5_000))),
                 _ => Midst::Nothing,
             },
-            gives_up: (careless && rng.bool()).then(|| Duration::from_millis(rng.u64(..600))),
+            gives_up: gives_up.then(|| Duration::from_millis(rng.u64(..600))),
             // A caller that does not poll is late by itself: it would break the bound of its wait.
-            rests: (careless && wait_ms.is_none() && rng.bool())
-                .then(|| Duration::from_millis(rng.u64(..900))),
+            rests: rests.then(|| Duration::from_millis(rng.u64(..900))),
+            runs,
+            scoped: rng.u32(..3) == 0,
         }
     }
 }

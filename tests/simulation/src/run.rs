@@ -17,7 +17,8 @@ use watchlock_test::core::Reply;
 
 use crate::faults;
 use crate::guard;
-use crate::owner::{Actor, AnyClient, Shared};
+use crate::locks::AnyClient;
+use crate::owner::{Actor, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
 use crate::story::Story;
 use crate::world::World;
@@ -161,6 +162,7 @@ impl Members {
                 plan: Arc::clone(plan),
                 shared: Arc::clone(&inner.shared),
                 rng: Rng::with_seed(seed),
+                closed: AtomicBool::new(false),
             };
             let over = Arc::clone(&inner.over);
             let running = actor.run(move || over.load(Ordering::Relaxed));
