@@ -69,7 +69,12 @@ impl AnyClient {
 
     /// Releases a lock, whoever holds it.
     pub async fn force_unlock(&self, kind: LockKind, name: &str) -> Result<bool, Error> {
-        self.lock_of(kind, name).force_unlock().await
+        let mut was_held = self.lock_of(kind, name).force_unlock().await?;
+        if kind == LockKind::Read {
+            // Each side releases its own holders alone.
+            was_held |= self.lock_of(LockKind::Write, name).force_unlock().await?;
+        }
+        Ok(was_held)
     }
 
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
