@@ -402,10 +402,12 @@ impl Actor {
                 true
             }
             Ending::LetExpire => {
-                // It is over for its owner. Redis keeps it until its lease ends: a release that is never answered.
-                self.invoke(site, kind, Call::Release);
+                // It is over for its owner, and Redis keeps it until its lease ends: a release that does not run.
+                let op = self.invoke(site, kind, Call::Release);
                 // One that is lost, or has a level of another lease, is dropped.
                 let _ = guard.let_expire();
+                let kept = Outcome::Failed("let_expire".to_owned());
+                self.story.returned(op, kept, None);
                 true
             }
             Ending::Detach(span) => {
