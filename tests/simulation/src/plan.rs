@@ -40,6 +40,8 @@ pub struct Plan {
     pub careless: u32,
     /// Some sections take several names as one; all names are plain locks.
     pub several: bool,
+    /// Many owners want one name, each for a moment.
+    pub is_crowd: bool,
 }
 
 const KINDS: [LockKind; 7] = [
@@ -51,6 +53,9 @@ const KINDS: [LockKind; 7] = [
     LockKind::Simple,
     LockKind::Lock,
 ];
+
+/// How many owners a crowd has.
+const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
 
 /// Round trips, in milliseconds.
 const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
@@ -135,6 +140,14 @@ impl Plan {
         } else {
             kinds
         };
+        let is_crowd = servers == 1 && rng.u32(..16) == 0;
+        let crowd = CROWDS[rng.usize(..CROWDS.len())];
+        let (owners, names, kinds) = if is_crowd {
+            let kind = [LockKind::Lock, LockKind::Fair][rng.usize(..2)];
+            (crowd / processes, 1, vec![kind])
+        } else {
+            (owners, names, kinds)
+        };
         Self {
             seed,
             processes,
@@ -149,7 +162,8 @@ impl Plan {
             weather,
             sections: 400,
             careless,
-            several,
+            several: several && !is_crowd,
+            is_crowd,
         }
     }
 }
@@ -226,7 +240,7 @@ impl Section {
             _ if plan.drifts.iter().any(|drift| *drift != 0) => Some(rng.u64(400..2_000)),
             _ => Some(rng.u64(400..20_000)),
         };
-        let levels = if kind != LockKind::Read && rng.u32(..4) == 0 {
+        let levels = if kind != LockKind::Read && !plan.is_crowd && rng.u32(..4) == 0 {
             rng.usize(2..4)
         } else {
             1
@@ -246,6 +260,8 @@ impl Section {
             rng.u64(watchdog / 2..3 * watchdog),
         );
         let hold = match rng.u32(..1_000) {
+            // What each of a crowd holds for long, all others wait for.
+            _ if plan.is_crowd => Duration::from_micros(moment),
             0..880 => Duration::from_micros(moment),
             880..970 => Duration::from_millis(while_ms),
             970..985 => {
