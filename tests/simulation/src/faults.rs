@@ -88,28 +88,32 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
     }
 }
 
-/// Disturbs until the run is over.
+/// Disturbs until the run is over. Returns how many faults were drawn.
 pub async fn run(
     world: World,
     story: Story,
     members: Members,
     plan: Plan,
     is_over: impl Fn() -> bool,
-) {
+) -> usize {
     let pause = match plan.weather {
-        Weather::Calm => return,
+        Weather::Calm => return 0,
         Weather::Rare => 3_000,
         Weather::Rough => 250,
     };
     let mut rng = Rng::with_seed(plan.seed ^ 0xFA17);
+    let mut drawn = 0;
     loop {
         sleep(Duration::from_millis(rng.u64(1..2 * pause))).await;
         if is_over() {
-            return;
+            return drawn;
         }
         let at = (rng.usize(..plan.processes), rng.usize(..plan.servers));
         let fault = draw(&mut rng, &plan);
-        inflict(&world, &story, &members, at, fault).await;
+        if !plan.skipped.contains(&drawn) {
+            inflict(&world, &story, &members, at, fault).await;
+        }
+        drawn += 1;
     }
 }
 

@@ -9,9 +9,11 @@ mod locks;
 mod owner;
 mod plan;
 mod run;
+mod shrink;
 mod story;
 mod trace;
 mod world;
 
 pub use plan::{Plan, Weather};
 pub use run::{Outcome, Traced, run};
+pub use shrink::shrink;

@@ -42,6 +42,8 @@ pub struct Plan {
     pub several: bool,
     /// Many owners want one name, each for a moment.
     pub is_crowd: bool,
+    /// The faults that are left out, by their numbers.
+    pub skipped: Vec<usize>,
 }
 
 const KINDS: [LockKind; 7] = [
@@ -80,6 +82,31 @@ impl Plan {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         Self::drawn(seed, 1)
+    }
+
+    /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.
+    #[must_use]
+    pub fn smaller(&self) -> String {
+        let whole = if self.servers == 1 {
+            Self::of(self.seed)
+        } else {
+            Self::of_quorum(self.seed)
+        };
+        let counts = [
+            ("processes", self.processes, whole.processes),
+            ("owners", self.owners, whole.owners),
+            ("names", self.names, whole.names),
+            ("sections", self.sections, whole.sections),
+        ];
+        let changed = counts.into_iter().filter(|(_, now, before)| now != before);
+        let mut options: Vec<_> = changed
+            .map(|(word, now, _)| format!("--{word} {now}"))
+            .collect();
+        if !self.skipped.is_empty() {
+            let numbers: Vec<_> = self.skipped.iter().map(ToString::to_string).collect();
+            options.push(format!("--skip {}", numbers.join(",")));
+        }
+        options.join(" ")
     }
 
     /// What it stands for on the servers of a quorum.
@@ -164,6 +191,7 @@ impl Plan {
             careless,
             several: several && !is_crowd,
             is_crowd,
+            skipped: Vec::new(),
         }
     }
 }
@@ -223,7 +251,7 @@ impl Section {
     pub fn draw(rng: &mut Rng, plan: &Plan) -> Self {
         let mut names = vec![rng.usize(..plan.names)];
         let mut kind = plan.kinds[names[0]];
-        if plan.several && rng.u32(..3) > 0 {
+        if plan.several && plan.names > 1 && rng.u32(..3) > 0 {
             kind = LockKind::Multi;
             names = (0..plan.names).collect();
             rng.shuffle(&mut names);

@@ -37,6 +37,8 @@ const TO_END: Duration = Duration::from_secs(600);
 pub struct Outcome {
     pub sections: usize,
     pub commands: u64,
+    /// How many faults were drawn.
+    pub faults: usize,
     /// Equal for runs in which the same commands reached the servers at the same times.
     pub trace: u64,
     pub simulated: Duration,
@@ -287,9 +289,10 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
         sleep(Duration::from_millis(20)).await;
     }
     let mut violations = Vec::new();
-    if let Err(error) = disturbing.await {
+    let faults = disturbing.await.unwrap_or_else(|error| {
         violations.push(format!("the faults ended: {error}"));
-    }
+        0
+    });
     end(&members, &mut violations).await;
     leftovers(&world, plan, &mut violations).await;
     let records = story.records();
@@ -300,6 +303,7 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     Outcome {
         sections: story.sections(),
         commands,
+        faults,
         trace,
         simulated: begun.elapsed(),
         violations,
