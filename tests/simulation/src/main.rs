@@ -12,6 +12,7 @@ use watchlock_simulation::{Outcome, Plan, Traced, run, shrink};
 const RUNS: usize = 80;
 
 /// What to run.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 struct Wanted {
     from: u64,
     until: u64,
