@@ -256,6 +256,20 @@ fn a_place_that_a_client_could_not_withdraw_excuses_an_overtaking() {
 }
 
 #[test]
+fn a_waiter_behind_the_places_of_its_client_comes_to_the_queue_when_one_is_free() {
+    let behind = |fellows: u32, client: u32, until: u64| {
+        (1..=fellows).fold(queue(200, 424, 402), |story, owner| {
+            let call = try_lock(until - 10);
+            story.op((client, owner), call, (10, until), Outcome::Busy)
+        })
+    };
+    behind(64, 2, 300).breaks(&[]);
+    behind(63, 2, 300).breaks(&[Invariant::Order]);
+    behind(64, 3, 300).breaks(&[Invariant::Order]);
+    behind(64, 2, 100).breaks(&[Invariant::Order]);
+}
+
+#[test]
 fn a_waiter_that_is_not_polled_excuses_its_client_out_of_step() {
     let fellow = |client| {
         let story = queue(200, 424, 402);
