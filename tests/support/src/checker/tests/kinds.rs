@@ -395,6 +395,22 @@ fn several_locks_as_one_are_free_when_all_of_them_are() {
     waits(800).breaks(&[Invariant::I5]);
 }
 
+#[test]
+fn each_other_caller_of_several_may_take_a_few_rounds() {
+    let waits = |others: u32, names, until| {
+        let held = story().named("b").lock(1, (0, 5), 1);
+        let held = held.unlock(1, (100, 101), 0).of(LockKind::Multi);
+        let held = (3..3 + others).fold(held.named(names), |story, other| {
+            story.op((other, 0), try_lock(600), (60, until), Outcome::Busy)
+        });
+        let got = held.named("a, b").lock(2, (50, until), 1);
+        got.unlock(2, (until + 10, until + 11), 0)
+    };
+    waits(2, "b, c", 650).breaks(&[]);
+    waits(0, "b, c", 650).breaks(&[Invariant::I5]);
+    waits(2, "c, d", 650).breaks(&[Invariant::I5]);
+}
+
 /// A caller that tries for several may have one of them for a moment; one that has all of them leaves none to others.
 #[test]
 fn a_waiter_for_one_waits_for_holders_of_several() {
