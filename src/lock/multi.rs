@@ -4,9 +4,12 @@
 //!    the same time. So two of these never wait for each other, and none waits for a caller that takes the same locks in
 //!    another order.
 //! 2. When one of the others is busy, or fails in a way that may pass, all are given back. After a pause, it waits for that
-//!    one next.
+//!    one next, but not always (3).
 //! 3. The first lock to wait for is the one with the least name, or with a queue. So callers that want the same locks queue
-//!    at the same one, first come first served, and do not block each other half-way.
+//!    at the same one, first come first served, and do not block each other half-way. Callers that wait at a busy lock do
+//!    block them: with a queue at each of two locks, every round finds the other lock busy. So only one of
+//!    `ROUNDS_AT_FIRST` refused rounds at the first lock leads to the busy one, and each round there leads back to the
+//!    first. The queue at the busy lock gets shorter until it is empty, and then a round at the first lock gets all.
 //! 4. The guards that it has lie in a [`Tray`] until the caller has all of them, so a caller that is not polled delays
 //!    nobody.
 //! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
@@ -63,9 +66,10 @@ use crate::lease::Lease;
 /// ```
 ///
 /// **No deadlock, in any order.** It never waits while it holds: it waits for one lock, then tries the others at once. If
-/// one is busy, it gives all back and waits for that one. So sets may overlap, be given in any order, and compete with a
-/// `RedissonMultiLock` on the same locks. It has no place in a queue for the locks that it does not wait for: where others
-/// always wait for each of its locks alone, it may wait for long.
+/// one is busy, it gives all back and waits for that one, or again for the first. So sets may overlap, be given in any
+/// order, and compete with a `RedissonMultiLock` on the same locks. Sets do not block each other for ever. It has no place
+/// in a queue for the locks that it does not wait for: where others always wait for each of its locks alone, it may wait
+/// for long.
 ///
 /// **Whom it acts for** depends on each of its locks: those of one [`Owner`](crate::Owner), or used in a scope, enter again
 /// what that owner holds.
@@ -312,6 +316,10 @@ const GRACE: Duration = Duration::from_millis(25);
 /// How often a round may lose locks before it has all. After that the lease is too short for the distance to Redis.
 const MOST_LOSSES: u32 = 3;
 
+/// One of so many refused rounds at the first lock leads to a busy one: the first, so a lock that is held for long is waited
+/// for. A round at a busy lock must take less than so many times as long as one at the first, and takes about as long.
+const ROUNDS_AT_FIRST: u32 = 4;
+
 /// Takes all of `set`; `None` when one stayed busy. Without `wait` it waits without a limit.
 async fn acquire(
     set: &Set,
@@ -328,6 +336,7 @@ async fn acquire(
         clock,
         pauses: Pauses::new(),
         losses: 0,
+        refused_at_first: 0,
     };
     acquire.run().await
 }
@@ -342,6 +351,7 @@ struct AcquireAll<'a> {
     hard_end: Option<Moment>,
     pauses: Pauses,
     losses: u32,
+    refused_at_first: u32,
 }
 
 /// Why a round did not get all locks.
@@ -369,7 +379,7 @@ impl AcquireAll<'_> {
                 Ok(guards) => return Ok(Some(self.guard(guards))),
                 Err(RoundFailure::Failed(error)) => return Err(error),
                 Err(RoundFailure::Busy(busy)) => {
-                    place = busy;
+                    place = self.after_busy(place, busy);
                     Ok(None)
                 }
                 Err(RoundFailure::Passing(failed, error)) => {
@@ -385,6 +395,16 @@ impl AcquireAll<'_> {
                 timers.sleep(pause).await;
             }
         }
+    }
+
+    /// The lock to wait for after a round that began at `place` and found `busy` (3: most rounds begin at the first).
+    fn after_busy(&mut self, place: usize, busy: usize) -> usize {
+        if place != self.set.first {
+            return self.set.first;
+        }
+        let leaves = self.refused_at_first.is_multiple_of(ROUNDS_AT_FIRST);
+        self.refused_at_first += 1;
+        if leaves { busy } else { self.set.first }
     }
 
     /// How long to pause after a round that began at `since`; `None` when there is no time for another round.

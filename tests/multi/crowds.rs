@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use watchlock::{Client, Lease, MultiLock};
+use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, ms, soon, subscribed};
@@ -119,6 +120,33 @@ async fn sets_and_single_locks_on_the_same_names_finish() {
         });
     }
     soon(tasks.join_all()).await;
+    clean(&server).await;
+}
+
+/// So far from Redis that a round takes longer than any pause, which cannot separate them.
+#[tokio::test]
+async fn callers_at_different_locks_of_one_set_do_not_block_each_other_for_ever() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    proxy.latency(ms(300));
+    let near = connect(&server).await;
+    let far = Client::connect(&proxy.url()).await.unwrap();
+    let inside = Inside::of(&NAMES);
+    let mut callers = JoinSet::new();
+    let mut call = || {
+        let both = multi(&far, &["a", "b", "c"]);
+        callers.spawn(sections(both, &["a", "b", "c"], Arc::clone(&inside), 1));
+    };
+    let b = near.get_lock("b").lock().await.unwrap();
+    call();
+    // It is refused, and gives `a` back.
+    subscribed(&server, "b").await;
+    let a = near.get_lock("a").lock().await.unwrap();
+    call();
+    subscribed(&server, "a").await;
+    end(a).await;
+    end(b).await;
+    soon(callers.join_all()).await;
     clean(&server).await;
 }
 

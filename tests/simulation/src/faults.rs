@@ -44,6 +44,10 @@ enum Fault {
     ForgetScripts,
     Clock(Duration, bool),
     Delete(usize),
+    /// A client that does not hold a lock releases it.
+    Force(usize),
+    /// A client ends in order, after so long at most, and another one takes its place.
+    Shutdown(Duration),
 }
 
 fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
@@ -57,7 +61,7 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
     ][rng.usize(..4)];
     let (mute, deaf) = [(true, true), (true, false), (false, true)][rng.usize(..3)];
     let (forwards, name) = (rng.bool(), rng.usize(..plan.names));
-    match rng.u32(..40) {
+    match rng.u32(..44) {
         5 => Fault::CutAll,
         6..11 => Fault::Silent { mute, deaf },
         11..17 => Fault::BehindNext,
@@ -78,32 +82,38 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
         37 => Fault::Clock(slow, forwards),
         // A hold of a quorum outlives it: repair takes the servers back.
         38 if plan.servers == 1 => Fault::Delete(name),
+        40..42 if plan.servers == 1 => Fault::Force(name),
+        42..44 => Fault::Shutdown(if rng.bool() { long } else { Duration::ZERO }),
         _ => Fault::Cut,
     }
 }
 
-/// Disturbs until the run is over.
+/// Disturbs until the run is over. Returns how many faults were drawn.
 pub async fn run(
     world: World,
     story: Story,
     members: Members,
     plan: Plan,
     is_over: impl Fn() -> bool,
-) {
+) -> usize {
     let pause = match plan.weather {
-        Weather::Calm => return,
+        Weather::Calm => return 0,
         Weather::Rare => 3_000,
         Weather::Rough => 250,
     };
     let mut rng = Rng::with_seed(plan.seed ^ 0xFA17);
+    let mut drawn = 0;
     loop {
         sleep(Duration::from_millis(rng.u64(1..2 * pause))).await;
         if is_over() {
-            return;
+            return drawn;
         }
         let at = (rng.usize(..plan.processes), rng.usize(..plan.servers));
         let fault = draw(&mut rng, &plan);
-        inflict(&world, &story, &members, at, fault).await;
+        if !plan.skipped.contains(&drawn) {
+            inflict(&world, &story, &members, at, fault).await;
+        }
+        drawn += 1;
     }
 }
 
@@ -174,6 +184,9 @@ async fn inflict(
             story.push(Record::Killed { t, client });
             members.replace(process).await;
         }
+        // It disturbs nobody else, and its own are served to the end.
+        Fault::Shutdown(span) => return members.shut_down(process, span).await,
+        Fault::Force(name) => return strike.forces(name).await,
         fault => {
             strike.server(fault).await;
             return strike.ends(Scope::All, 0);
@@ -220,6 +233,15 @@ impl Strike<'_> {
             }
             _ => world.cut(None, server),
         }
+    }
+
+    async fn forces(&self, name: usize) {
+        if !self.members.force_unlock(self.process, name).await {
+            // Whether the command ran is not known. What may still be under way arrives before this.
+            sleep(2 * self.members.command_timeout()).await;
+            return self.server(Fault::Delete(name)).await;
+        }
+        self.deleted(Some(format!("name:{name}")));
     }
 
     fn deleted(&self, name: Option<String>) {

@@ -5,12 +5,15 @@
 
 mod faults;
 mod guard;
+mod locks;
 mod owner;
 mod plan;
 mod run;
+mod shrink;
 mod story;
 mod trace;
 mod world;
 
 pub use plan::{Plan, Weather};
 pub use run::{Outcome, Traced, run};
+pub use shrink::shrink;

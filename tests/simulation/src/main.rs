@@ -1,13 +1,18 @@
 //! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND]
-//! [--quorum] [--until-failed]`. A trace shows what a watched command, such as `LRANGE queue 0 -1`, answers each time that
-//! its answer has changed.
+//! [--quorum] [--until-failed] [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,…]`. A trace
+//! shows what a watched command, such as `LRANGE queue 0 -1`, answers each time that its answer has changed. With `--shrink`
+//! a plan that fails is made smaller; the last five options are what it prints, and run the smaller plan.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use watchlock_simulation::{Outcome, Plan, Traced, run};
+use watchlock_simulation::{Outcome, Plan, Traced, run, shrink};
+
+/// How often a plan that fails is run to make it smaller.
+const RUNS: usize = 80;
 
 /// What to run.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 struct Wanted {
     from: u64,
     until: u64,
@@ -17,7 +22,12 @@ struct Wanted {
     quorum: bool,
     /// Ends with the first seed that fails.
     until_failed: bool,
+    shrink: bool,
+    /// What differs from the plan of the seed.
+    changes: Vec<Change>,
 }
+
+type Change = Box<dyn Fn(&mut Plan)>;
 
 impl Wanted {
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
@@ -29,6 +39,8 @@ impl Wanted {
             watched: None,
             quorum: false,
             until_failed: false,
+            shrink: false,
+            changes: Vec::new(),
         };
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -43,17 +55,47 @@ impl Wanted {
                 "--watch" => wanted.watched = Some(args.next()?),
                 "--quorum" => wanted.quorum = true,
                 "--until-failed" => wanted.until_failed = true,
-                _ => return None,
+                "--shrink" => wanted.shrink = true,
+                option => wanted.changes.push(change(option, &args.next()?)?),
             }
         }
         Some(wanted)
     }
+
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = if self.quorum {
+            Plan::of_quorum(seed)
+        } else {
+            Plan::of(seed)
+        };
+        self.changes.iter().for_each(|change| change(&mut plan));
+        plan
+    }
+}
+
+/// An option that makes a plan smaller.
+fn change(option: &str, value: &str) -> Option<Change> {
+    if option == "--skip" {
+        let numbers: Result<Vec<_>, _> = value.split(',').map(str::parse).collect();
+        let numbers = numbers.ok()?;
+        return Some(Box::new(move |plan| plan.skipped.clone_from(&numbers)));
+    }
+    let count: usize = value.parse().ok().filter(|count| *count > 0)?;
+    let least = move |now: usize| count.min(now);
+    Some(match option {
+        "--processes" => Box::new(move |plan| plan.processes = least(plan.processes)),
+        "--owners" => Box::new(move |plan| plan.owners = least(plan.owners)),
+        "--names" => Box::new(move |plan| plan.names = least(plan.names)),
+        "--sections" => Box::new(move |plan| plan.sections = count),
+        _ => return None,
+    })
 }
 
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
         eprintln!(
-            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--until-failed]"
+            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--until-failed] \
+             [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,...]"
         );
         return ExitCode::from(2);
     };
@@ -64,24 +106,23 @@ fn main() -> ExitCode {
         if begun.elapsed() >= wanted.limit || (wanted.until_failed && failed > 0) {
             break;
         }
-        let plan = if wanted.quorum {
-            Plan::of_quorum(seed)
-        } else {
-            Plan::of(seed)
-        };
+        let mut plan = wanted.plan(seed);
         let watched = wanted.watched.as_deref();
         let traced = if wanted.trace {
             Traced::Lines { watched }
         } else {
             Traced::Sum
         };
-        let outcome = run(&plan, traced);
+        let mut outcome = run(&plan, traced);
         if wanted.trace {
             println!("{plan:#?}");
             print_all(&outcome);
         }
         if !outcome.violations.is_empty() {
-            println!("seed {seed}: again with `make simulate SEEDS={seed} TRACE=1`");
+            if wanted.shrink {
+                (plan, outcome) = shrink(plan, outcome, RUNS);
+            }
+            println!("seed {seed}: again with `{}`", again(&plan));
             for violation in outcome.violations.iter().take(3) {
                 println!("    {violation}");
             }
@@ -101,6 +142,14 @@ fn main() -> ExitCode {
         took.as_secs(),
     );
     ExitCode::from(u8::from(failed > 0))
+}
+
+/// The command that runs a plan again.
+fn again(plan: &Plan) -> String {
+    let quorum = if plan.servers > 1 { " QUORUM=1" } else { "" };
+    let smaller = Some(plan.smaller()).filter(|options| !options.is_empty());
+    let smaller = smaller.map_or_else(String::new, |options| format!(" SMALLER='{options}'"));
+    format!("make simulate SEEDS={}{quorum} TRACE=1{smaller}", plan.seed)
 }
 
 fn print_all(outcome: &Outcome) {

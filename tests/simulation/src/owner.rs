@@ -2,6 +2,7 @@
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,11 +10,12 @@ use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Sleep, sleep, timeout};
-use watchlock::{Client, Error, HoldView, Lease, Lock, LockGuard, LostReason};
-use watchlock::{Owner, Quorum, QuorumOwner, ShutdownReport};
-use watchlock_support::history::{Call, LockKind, Outcome, Record};
+use watchlock::{Error, HoldView, Lease, Lock, LockExt, LockGuard, LostReason, WriteGuard};
+use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
 
+use crate::locks::{AnyClient, AnyOwner};
 use crate::plan::{Ending, Midst, Plan, Section};
 use crate::story::Story;
 
@@ -26,35 +28,6 @@ const SIGNAL_LAG: Duration = Duration::from_millis(150);
 /// What the protected record of each name shows.
 pub type Shared = Arc<Mutex<Vec<u64>>>;
 
-/// A client of one server, or of a quorum.
-#[derive(Clone)]
-pub enum AnyClient {
-    One(Client),
-    Quorum(Quorum),
-}
-
-/// An owner of either.
-enum AnyOwner {
-    One(Owner),
-    Quorum(QuorumOwner),
-}
-
-impl AnyClient {
-    fn new_owner(&self) -> AnyOwner {
-        match self {
-            Self::One(client) => AnyOwner::One(client.new_owner()),
-            Self::Quorum(quorum) => AnyOwner::Quorum(quorum.new_owner()),
-        }
-    }
-
-    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
-        match self {
-            Self::One(client) => client.shutdown(timeout).await,
-            Self::Quorum(quorum) => quorum.shutdown(timeout).await,
-        }
-    }
-}
-
 pub struct Actor {
     pub client: AnyClient,
     pub number: u32,
@@ -63,173 +36,305 @@ pub struct Actor {
     pub plan: Arc<Plan>,
     pub shared: Shared,
     pub rng: Rng,
+    /// The client was shut down.
+    pub closed: AtomicBool,
 }
 
 /// How the acquire of a level ended.
 enum Got {
-    Level(LockGuard),
+    Level(Held),
     Nothing,
     Failed,
 }
 
-impl Actor {
-    /// Runs sections until all processes together have run enough.
-    pub async fn run(mut self, is_over: impl Fn() -> bool) {
-        let owner = self.client.new_owner();
-        while !is_over() {
-            let section = Section::draw(&mut self.rng, &self.plan);
-            let pause = section.pause;
-            if !self.section(&owner, section).await {
-                sleep(AFTER_ERROR).await;
-            }
-            sleep(pause).await;
+/// A level.
+enum Held {
+    Any(LockGuard),
+    /// One that can be downgraded.
+    Write(WriteGuard),
+}
+
+impl Held {
+    fn level(&self) -> &LockGuard {
+        match self {
+            Self::Any(guard) => guard,
+            Self::Write(guard) => guard,
         }
     }
 
-    async fn section(&self, owner: &AnyOwner, section: Section) -> bool {
-        let name = format!("name:{}", section.name);
-        let lock = lock_of(owner, section.kind, &name);
-        let kind = section.kind;
-        let (op, got) = self.acquire(&*lock, &section, 0, &name).await;
-        let guard = match got {
-            Got::Level(guard) => guard,
-            Got::Nothing => return true,
-            Got::Failed => return false,
+    fn into_level(self) -> LockGuard {
+        match self {
+            Self::Any(guard) => guard,
+            Self::Write(guard) => guard.into(),
+        }
+    }
+}
+
+/// The views of the holds of a section, each with its kind.
+type Views = UnboundedSender<(LockKind, HoldView)>;
+
+/// The protected records at the beginning of a section.
+struct Begun {
+    op: u64,
+    from: Nanos,
+    wrote: Nanos,
+    seen: Vec<u64>,
+}
+
+/// What a section is about.
+struct Site<'a> {
+    owner: &'a AnyOwner,
+    section: &'a Section,
+    name: &'a str,
+    lock: Arc<dyn Lock>,
+}
+
+impl Actor {
+    /// Runs sections until all processes together have run enough, or the client is closed.
+    pub async fn run(mut self, is_over: impl Fn() -> bool) {
+        let owner = self.client.new_owner();
+        while !is_over() && !self.closed.load(Ordering::Relaxed) {
+            let section = Section::draw(&mut self.rng, &self.plan);
+            if !self.section(&owner, &section).await {
+                sleep(AFTER_ERROR).await;
+            }
+            sleep(section.pause).await;
+        }
+    }
+
+    async fn section(&self, owner: &AnyOwner, section: &Section) -> bool {
+        let name = section.called();
+        let site = Site {
+            owner,
+            section,
+            name: &name,
+            lock: owner.lock_of(section.kind, &name),
         };
+        let (views, seen) = unbounded_channel();
+        if section.runs {
+            return self.watched(&name, seen, self.runs(&site, views)).await;
+        }
+        match self.acquire(&site, 0).await {
+            (op, Got::Level(guard)) => {
+                self.watched(&name, seen, self.held(&site, op, guard, views))
+                    .await
+            }
+            (_, Got::Nothing) => true,
+            (_, Got::Failed) => false,
+        }
+    }
+
+    /// Notes the losses of the holds that come into view until `body` has ended.
+    async fn watched(
+        &self,
+        name: &str,
+        mut views: UnboundedReceiver<(LockKind, HoldView)>,
+        body: impl Future<Output = bool>,
+    ) -> bool {
         let mut lost = FuturesUnordered::new();
-        let view = guard.hold();
-        lost.push(loss(view));
-        let (more, mut views) = tokio::sync::mpsc::unbounded_channel();
-        let body = self.held(&*lock, &section, &name, op, guard, more);
         let mut body = pin!(body);
         loop {
             tokio::select! {
                 biased;
-                Some(reason) = lost.next() => {
-                    if reason != LostReason::Shutdown {
-                        self.story.push(Record::Lost {
-                            t: self.story.now(),
-                            client: self.number,
-                            owner: self.owner_number,
-                            kind,
-                            name: name.clone(),
-                            reason: format!("{reason:?}"),
-                        });
-                    }
-                }
-                Some(view) = views.recv() => {
+                Some((kind, reason)) = lost.next() => self.story.push(Record::Lost {
+                    t: self.story.now(),
+                    client: self.number,
+                    owner: self.owner_number,
+                    kind,
+                    name: name.to_owned(),
+                    reason: format!("{reason:?}"),
+                }),
+                Some((kind, view)) = views.recv() => {
                     lost = FuturesUnordered::new();
-                    lost.push(loss(view));
+                    lost.push(loss(kind, view));
                 }
                 fine = &mut body => return fine,
             }
         }
     }
 
+    /// A section whose body `run` or `try_run` calls. Returns whether all went well.
+    async fn runs(&self, site: &Site<'_>, views: Views) -> bool {
+        let section = site.section;
+        let wait_ms = section.wait_ms;
+        let lease_ms = section.leases_ms[0].filter(|_| wait_ms.is_some());
+        let op = self.invoke(site, section.kind, Call::Acquire { wait_ms, lease_ms });
+        let has_begun = AtomicBool::new(false);
+        let release = Mutex::new(None);
+        let body = async |guard: &LockGuard| {
+            has_begun.store(true, Ordering::Relaxed);
+            self.granted(op, guard);
+            let _ = views.send((section.kind, guard.hold()));
+            let begun = self.begins(section, op);
+            sleep(section.hold).await;
+            self.ends(section, &begun);
+            *release.lock() = Some(self.invoke(site, section.kind, Call::Release));
+        };
+        let lock = &*site.lock;
+        let answer = match wait_ms.map(Duration::from_millis) {
+            None => lock.run(body).await.map(Some),
+            Some(wait) => lock.try_run(wait, lease_of(lease_ms), body).await,
+        };
+        let release = release.into_inner();
+        match (answer, release) {
+            (Ok(Some(())), Some(release)) => {
+                self.story.returned(release, Outcome::Released(0), None);
+                return true;
+            }
+            (Ok(_), _) => {
+                self.story.returned(op, Outcome::Busy, None);
+                return true;
+            }
+            (Err(error), _) if !has_begun.into_inner() => {
+                self.story.returned(op, self.failed(&error), None);
+                return false;
+            }
+            (Err(error), Some(release)) => self.story.returned(release, self.failed(&error), None),
+            // The body was cancelled.
+            (Err(_), None) => drop(self.invoke(site, section.kind, Call::Drop)),
+        }
+        sleep(SIGNAL_LAG).await;
+        false
+    }
+
     /// Holds the lock, and gives it back. Returns whether all went well.
-    async fn held(
-        &self,
-        lock: &dyn Lock,
-        section: &Section,
-        name: &str,
-        op: u64,
-        first: LockGuard,
-        views: tokio::sync::mpsc::UnboundedSender<HoldView>,
-    ) -> bool {
-        let kind = section.kind;
-        let from = self.story.now();
-        let seen_first = self.look(section, op);
-        let wrote = self.story.now();
+    async fn held(&self, site: &Site<'_>, op: u64, first: Held, views: Views) -> bool {
+        let section = site.section;
+        let _ = views.send((section.kind, first.level().hold()));
+        let begun = self.begins(section, op);
         let mut guards = vec![first];
         for level in 1..section.leases_ms.len() {
-            match self.acquire(lock, section, level, name).await.1 {
-                Got::Level(guard) => {
-                    if guard.hold_count() == 1 {
-                        // The hold before was lost, and another one has begun.
-                        guards.clear();
-                        let _ = views.send(guard.hold());
-                    }
-                    guards.push(guard);
+            if let (_, Got::Level(guard)) = self.acquire(site, level).await {
+                if guard.level().hold_count() == 1 {
+                    // The hold before was lost, and another one has begun.
+                    guards.clear();
+                    let _ = views.send((section.kind, guard.level().hold()));
                 }
-                Got::Nothing | Got::Failed => {}
+                guards.push(guard);
             }
         }
         match section.midst {
-            Midst::Nothing => {}
-            Midst::Verify => drop(guards[0].verify().await),
+            Midst::Nothing | Midst::Downgrade => {}
+            Midst::Verify => drop(guards[0].level().verify().await),
             Midst::Extend(span) => {
                 let lease =
                     section.leases_ms[0].map_or(self.plan.watchdog_lease, Duration::from_millis);
                 let span = span.min(lease).max(Duration::from_millis(10));
-                drop(guards[0].extend(span).await);
+                drop(guards[0].level().extend(span).await);
             }
         }
         sleep(section.hold).await;
-        let seen = self.shared.lock()[section.name];
-        let until = self.story.now();
-        self.story.push(if kind == LockKind::Read {
-            Record::Look {
-                op,
-                from,
-                until,
-                first: seen_first,
-                seen,
-            }
-        } else {
-            Record::Pair {
-                op,
-                from,
-                wrote,
-                until,
-                seen,
-            }
-        });
+        self.ends(section, &begun);
         let mut fine = true;
         while let Some(guard) = guards.pop() {
-            fine &= self.give_back(section, name, guard).await;
+            fine &= match guard {
+                Held::Write(guard) if section.midst == Midst::Downgrade => {
+                    self.downgrades(site, guard, &views).await
+                }
+                guard => self.give_back(site, section.kind, guard.into_level()).await,
+            };
         }
         fine
     }
 
-    /// Writes the protected record, or only reads it where others may hold the lock as well.
-    fn look(&self, section: &Section, op: u64) -> u64 {
-        let mut shared = self.shared.lock();
-        if section.kind != LockKind::Read {
-            shared[section.name] = op;
-        }
-        shared[section.name]
-    }
-
-    async fn acquire(
-        &self,
-        lock: &dyn Lock,
-        section: &Section,
-        level: usize,
-        name: &str,
-    ) -> (u64, Got) {
-        let lease_ms = section.leases_ms[level];
-        let wait_ms = if level == 0 { section.wait_ms } else { None };
-        let call = Call::Acquire { wait_ms, lease_ms };
-        let op = self
-            .story
-            .invoke(self.number, self.owner_number, section.kind, name, call);
-        let lease = lease_ms.map(Duration::from_millis);
-        let asking = async {
-            match (wait_ms, lease) {
-                (None, None) => lock.lock().await.map(Some),
-                (None, Some(lease)) => lock.lock_with_lease(lease).await.map(Some),
-                (Some(wait), lease) => {
-                    let lease = lease.map_or(Lease::Watchdog, Lease::Fixed);
-                    lock.try_lock(Duration::from_millis(wait), lease).await
-                }
+    /// Goes on as a reader for a while, and gives that back.
+    async fn downgrades(&self, site: &Site<'_>, guard: WriteGuard, views: &Views) -> bool {
+        let (wait_ms, lease_ms) = (None, None);
+        let read = self.invoke(site, LockKind::Read, Call::Acquire { wait_ms, lease_ms });
+        let written = self.invoke(site, LockKind::Write, Call::Release);
+        let guard = match guard.downgrade().await {
+            Ok(guard) => guard,
+            Err(error) => {
+                self.story.returned(written, self.failed(&error), None);
+                self.story.returned(read, self.failed(&error), None);
+                sleep(SIGNAL_LAG).await;
+                return false;
             }
         };
+        // In this order, as there is no time between them.
+        self.granted(read, &guard);
+        self.story.returned(written, Outcome::Released(0), None);
+        let _ = views.send((LockKind::Read, guard.hold()));
+        sleep(site.section.hold).await;
+        self.give_back(site, LockKind::Read, guard).await
+    }
+
+    /// Writes the protected records, or only reads them where others may hold the lock as well.
+    fn begins(&self, section: &Section, op: u64) -> Begun {
+        let from = self.story.now();
+        let mut shared = self.shared.lock();
+        let seen = section.names.iter().map(|name| {
+            if section.kind != LockKind::Read {
+                shared[*name] = op;
+            }
+            shared[*name]
+        });
+        let seen = seen.collect();
+        Begun {
+            op,
+            from,
+            wrote: self.story.now(),
+            seen,
+        }
+    }
+
+    /// Reads the records again.
+    fn ends(&self, section: &Section, begun: &Begun) {
+        let until = self.story.now();
+        let Begun {
+            op, from, wrote, ..
+        } = *begun;
+        for (name, first) in section.names.iter().zip(&begun.seen) {
+            let (first, seen) = (*first, self.shared.lock()[*name]);
+            self.story.push(if section.kind == LockKind::Read {
+                Record::Look {
+                    op,
+                    from,
+                    until,
+                    first,
+                    seen,
+                }
+            } else {
+                Record::Pair {
+                    op,
+                    from,
+                    wrote,
+                    until,
+                    seen,
+                }
+            });
+        }
+    }
+
+    fn invoke(&self, site: &Site<'_>, kind: LockKind, call: Call) -> u64 {
+        self.story
+            .invoke(self.number, self.owner_number, kind, site.name, call)
+    }
+
+    fn granted(&self, op: u64, guard: &LockGuard) {
+        let token = guard.fencing_token().map(watchlock::FencingToken::as_u64);
+        let got = Outcome::Acquired(guard.hold_count());
+        self.story.returned(op, got, token);
+    }
+
+    fn failed(&self, error: &Error) -> Outcome {
+        if matches!(error, Error::Closed) {
+            self.closed.store(true, Ordering::Relaxed);
+        }
+        Outcome::Failed(word(error).to_owned())
+    }
+
+    async fn acquire(&self, site: &Site<'_>, level: usize) -> (u64, Got) {
+        let section = site.section;
+        let lease_ms = section.leases_ms[level];
+        let wait_ms = if level == 0 { section.wait_ms } else { None };
+        let op = self.invoke(site, section.kind, Call::Acquire { wait_ms, lease_ms });
         let asking = Resting {
             rests: section.rests.filter(|_| level == 0),
             rest: None,
             story: self.story.clone(),
             op,
-            inner: Box::pin(asking),
+            inner: Box::pin(self.asked(site, level, wait_ms, lease_ms)),
         };
         let answer = match section.gives_up.filter(|_| level == 0) {
             Some(limit) => {
@@ -243,9 +348,7 @@ impl Actor {
         };
         let got = match answer {
             Ok(Some(guard)) => {
-                let token = guard.fencing_token().map(watchlock::FencingToken::as_u64);
-                self.story
-                    .returned(op, Outcome::Acquired(guard.hold_count()), token);
+                self.granted(op, guard.level());
                 Got::Level(guard)
             }
             Ok(None) => {
@@ -253,53 +356,116 @@ impl Actor {
                 Got::Nothing
             }
             Err(error) => {
-                self.story
-                    .returned(op, Outcome::Failed(word(&error).to_owned()), None);
+                self.story.returned(op, self.failed(&error), None);
                 Got::Failed
             }
         };
         (op, got)
     }
 
-    async fn give_back(&self, section: &Section, name: &str, guard: LockGuard) -> bool {
-        let invoke = |call| {
-            self.story
-                .invoke(self.number, self.owner_number, section.kind, name, call)
+    /// The call itself.
+    async fn asked(
+        &self,
+        site: &Site<'_>,
+        level: usize,
+        wait_ms: Option<u64>,
+        lease_ms: Option<u64>,
+    ) -> Result<Option<Held>, Error> {
+        let wait = wait_ms.map_or(Duration::MAX, Duration::from_millis);
+        if site.section.midst == Midst::Downgrade
+            && let Some(lock) = site.owner.write_lock(site.name)
+        {
+            let got = lock.try_lock(wait, lease_of(lease_ms)).await;
+            return got.map(|guard| guard.map(Held::Write));
+        }
+        let got = if level > 0 && site.section.scoped {
+            let lock = self.client.lock_of(site.section.kind, site.name);
+            site.owner
+                .scope(async move { locked(&*lock, wait_ms, lease_ms).await })
+                .await
+        } else {
+            locked(&*site.lock, wait_ms, lease_ms).await
         };
+        got.map(|guard| guard.map(Held::Any))
+    }
+
+    async fn give_back(&self, site: &Site<'_>, kind: LockKind, guard: LockGuard) -> bool {
         let left = guard.hold_count().saturating_sub(1);
-        match section.end {
+        match site.section.end {
             Ending::Unlock => {
-                let op = invoke(Call::Release);
-                match guard.unlock().await {
-                    Ok(()) => self.story.returned(op, Outcome::Released(left), None),
-                    Err(error) => {
-                        self.story
-                            .returned(op, Outcome::Failed(word(&error).to_owned()), None);
-                        if error.is_lost() {
-                            // The signal of the loss may come behind the answer.
-                            sleep(SIGNAL_LAG).await;
-                        }
-                        return false;
-                    }
-                }
+                let op = self.invoke(site, kind, Call::Release);
+                self.released(op, left, guard.unlock().await).await
             }
             Ending::Drop => {
-                invoke(Call::Drop);
+                self.invoke(site, kind, Call::Drop);
                 drop(guard);
+                true
             }
             Ending::LetExpire => {
-                // It is over for its owner. Redis keeps it until its lease ends: a release that is never answered.
-                invoke(Call::Release);
+                // It is over for its owner, and Redis keeps it until its lease ends: a release that does not run.
+                let op = self.invoke(site, kind, Call::Release);
                 // One that is lost, or has a level of another lease, is dropped.
                 let _ = guard.let_expire();
+                let kept = Outcome::Failed("let_expire".to_owned());
+                self.story.returned(op, kept, None);
+                true
+            }
+            Ending::Detach(span) => {
+                if guard.detach().is_err() {
+                    // The error has the guard, which gives its level back.
+                    self.invoke(site, kind, Call::Drop);
+                    sleep(SIGNAL_LAG).await;
+                    return false;
+                }
+                sleep(span).await;
+                let op = self.invoke(site, kind, Call::Release);
+                let lock = site.owner.lock_of(kind, site.name);
+                self.released(op, left, lock.unlock().await).await
             }
         }
-        true
+    }
+
+    async fn released(&self, op: u64, left: u32, answer: Result<(), Error>) -> bool {
+        match answer {
+            Ok(()) => {
+                self.story.returned(op, Outcome::Released(left), None);
+                true
+            }
+            Err(error) => {
+                self.story.returned(op, self.failed(&error), None);
+                if error.is_lost() {
+                    // The signal of the loss may come behind the answer.
+                    sleep(SIGNAL_LAG).await;
+                }
+                false
+            }
+        }
     }
 }
 
-async fn loss(view: HoldView) -> LostReason {
-    view.lost().await
+async fn locked(
+    lock: &dyn Lock,
+    wait_ms: Option<u64>,
+    lease_ms: Option<u64>,
+) -> Result<Option<LockGuard>, Error> {
+    match (wait_ms, lease_ms.map(Duration::from_millis)) {
+        (None, None) => lock.lock().await.map(Some),
+        (None, Some(lease)) => lock.lock_with_lease(lease).await.map(Some),
+        (Some(wait), _) => {
+            lock.try_lock(Duration::from_millis(wait), lease_of(lease_ms))
+                .await
+        }
+    }
+}
+
+fn lease_of(lease_ms: Option<u64>) -> Lease {
+    lease_ms.map_or(Lease::Watchdog, |ms| {
+        Lease::Fixed(Duration::from_millis(ms))
+    })
+}
+
+async fn loss(kind: LockKind, view: HoldView) -> (LockKind, LostReason) {
+    (kind, view.lost().await)
 }
 
 /// A future that is not polled for a while after its first poll.
@@ -333,25 +499,6 @@ impl<F: Future> Future for Resting<F> {
             }
         }
         polled
-    }
-}
-
-fn lock_of(owner: &AnyOwner, kind: LockKind, name: &str) -> Arc<dyn Lock> {
-    let owner = match owner {
-        AnyOwner::Quorum(owner) if kind == LockKind::RedFenced => {
-            return Arc::new(owner.get_fenced_lock(name));
-        }
-        AnyOwner::Quorum(owner) => return Arc::new(owner.get_lock(name)),
-        AnyOwner::One(owner) => owner,
-    };
-    match kind {
-        LockKind::Fair => Arc::new(owner.get_fair_lock(name)),
-        LockKind::Read => Arc::new(owner.get_read_write_lock(name).read_lock()),
-        LockKind::Write => Arc::new(owner.get_read_write_lock(name).write_lock()),
-        LockKind::Fenced => Arc::new(owner.get_fenced_lock(name)),
-        LockKind::Spin => Arc::new(owner.get_spin_lock(name)),
-        LockKind::Simple => Arc::new(owner.get_simple_lock(name)),
-        _ => Arc::new(owner.get_lock(name)),
     }
 }
 

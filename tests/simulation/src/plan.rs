@@ -38,6 +38,12 @@ pub struct Plan {
     pub sections: usize,
     /// How often a caller's future is not polled for a while, or dropped: one time in so many.
     pub careless: u32,
+    /// Some sections take several names as one; all names are plain locks.
+    pub several: bool,
+    /// Many owners want one name, each for a moment.
+    pub is_crowd: bool,
+    /// The faults that are left out, by their numbers.
+    pub skipped: Vec<usize>,
 }
 
 const KINDS: [LockKind; 7] = [
@@ -49,6 +55,9 @@ const KINDS: [LockKind; 7] = [
     LockKind::Simple,
     LockKind::Lock,
 ];
+
+/// How many owners a crowd has.
+const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
 
 /// Round trips, in milliseconds.
 const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
@@ -75,6 +84,31 @@ impl Plan {
         Self::drawn(seed, 1)
     }
 
+    /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.
+    #[must_use]
+    pub fn smaller(&self) -> String {
+        let whole = if self.servers == 1 {
+            Self::of(self.seed)
+        } else {
+            Self::of_quorum(self.seed)
+        };
+        let counts = [
+            ("processes", self.processes, whole.processes),
+            ("owners", self.owners, whole.owners),
+            ("names", self.names, whole.names),
+            ("sections", self.sections, whole.sections),
+        ];
+        let changed = counts.into_iter().filter(|(_, now, before)| now != before);
+        let mut options: Vec<_> = changed
+            .map(|(word, now, _)| format!("--{word} {now}"))
+            .collect();
+        if !self.skipped.is_empty() {
+            let numbers: Vec<_> = self.skipped.iter().map(ToString::to_string).collect();
+            options.push(format!("--skip {}", numbers.join(",")));
+        }
+        options.join(" ")
+    }
+
     /// What it stands for on the servers of a quorum.
     #[must_use]
     pub fn of_quorum(seed: u64) -> Self {
@@ -92,7 +126,7 @@ impl Plan {
             _ if (first + name).is_multiple_of(3) => LockKind::RedFenced,
             _ => LockKind::Red,
         };
-        let kinds = (0..names).map(kind).collect();
+        let kinds: Vec<_> = (0..names).map(kind).collect();
         let far = rng.bool();
         let links = (0..processes).map(|_| {
             let round_trip = if far {
@@ -126,6 +160,21 @@ impl Plan {
         let leases = [1_200, 3_000, 10_000, 30_000];
         let watchdog_lease = Duration::from_millis(leases[rng.usize(shortest..4)]);
         let weather = [Weather::Calm, Weather::Rare, Weather::Rough][rng.usize(..3)];
+        let careless = [0, 0, 40, 8][rng.usize(..4)];
+        let several = servers == 1 && names > 1 && rng.u32(..3) == 0;
+        let kinds = if several {
+            vec![LockKind::Lock; names]
+        } else {
+            kinds
+        };
+        let is_crowd = servers == 1 && rng.u32(..16) == 0;
+        let crowd = CROWDS[rng.usize(..CROWDS.len())];
+        let (owners, names, kinds) = if is_crowd {
+            let kind = [LockKind::Lock, LockKind::Fair][rng.usize(..2)];
+            (crowd / processes, 1, vec![kind])
+        } else {
+            (owners, names, kinds)
+        };
         Self {
             seed,
             processes,
@@ -139,7 +188,10 @@ impl Plan {
             command_timeout: Duration::from_secs(1),
             weather,
             sections: 400,
-            careless: [0, 0, 40, 8][rng.usize(..4)],
+            careless,
+            several: several && !is_crowd,
+            is_crowd,
+            skipped: Vec::new(),
         }
     }
 }
@@ -147,7 +199,8 @@ impl Plan {
 /// One section: a lock, perhaps entered again, held for a while.
 #[derive(Clone, Debug)]
 pub struct Section {
-    pub name: usize,
+    /// One, or several that are taken as one.
+    pub names: Vec<usize>,
     pub kind: LockKind,
     /// None: as long as it takes.
     pub wait_ms: Option<u64>,
@@ -161,6 +214,10 @@ pub struct Section {
     /// After how long the caller gives up its future, and for how long it is not polled before.
     pub gives_up: Option<Duration>,
     pub rests: Option<Duration>,
+    /// `run` or `try_run` calls the body.
+    pub runs: bool,
+    /// It is entered again by handles of the client in the owner's scope.
+    pub scoped: bool,
 }
 
 /// How a hold is given back.
@@ -169,6 +226,8 @@ pub enum Ending {
     Unlock,
     Drop,
     LetExpire,
+    /// Left to the owner, who gives it back later.
+    Detach(Duration),
 }
 
 /// What a holder does with its hold.
@@ -177,13 +236,27 @@ pub enum Midst {
     Nothing,
     Verify,
     Extend(Duration),
+    /// A writer goes on as a reader.
+    Downgrade,
 }
 
 impl Section {
+    /// The name of the lock in the history.
+    pub fn called(&self) -> String {
+        let names = self.names.iter().map(|name| format!("name:{name}"));
+        names.collect::<Vec<_>>().join(LockKind::BETWEEN)
+    }
+
     /// The next section of an owner.
     pub fn draw(rng: &mut Rng, plan: &Plan) -> Self {
-        let name = rng.usize(..plan.names);
-        let mut kind = plan.kinds[name];
+        let mut names = vec![rng.usize(..plan.names)];
+        let mut kind = plan.kinds[names[0]];
+        if plan.several && plan.names > 1 && rng.u32(..3) > 0 {
+            kind = LockKind::Multi;
+            names = (0..plan.names).collect();
+            rng.shuffle(&mut names);
+            names.truncate(rng.usize(2..=plan.names));
+        }
         if kind == LockKind::Read && rng.u32(..3) == 0 {
             kind = LockKind::Write;
         }
@@ -195,7 +268,7 @@ impl Section {
             _ if plan.drifts.iter().any(|drift| *drift != 0) => Some(rng.u64(400..2_000)),
             _ => Some(rng.u64(400..20_000)),
         };
-        let levels = if kind != LockKind::Read && rng.u32(..4) == 0 {
+        let levels = if kind != LockKind::Read && !plan.is_crowd && rng.u32(..4) == 0 {
             rng.usize(2..4)
         } else {
             1
@@ -215,6 +288,8 @@ impl Section {
             rng.u64(watchdog / 2..3 * watchdog),
         );
         let hold = match rng.u32(..1_000) {
+            // What each of a crowd holds for long, all others wait for.
+            _ if plan.is_crowd => Duration::from_micros(moment),
             0..880 => Duration::from_micros(moment),
             880..970 => Duration::from_millis(while_ms),
             970..985 => {
@@ -227,27 +302,34 @@ impl Section {
             }
         };
         let careless = plan.careless > 0 && rng.u32(..plan.careless) == 0;
+        let rests = careless && wait_ms.is_none() && rng.bool();
+        let gives_up = careless && rng.bool();
+        let runs = leases_ms.len() == 1 && !careless && rng.u32(..8) == 0;
+        let downgrades = kind == LockKind::Write && leases_ms == [None] && rng.bool();
         Self {
-            name,
+            names,
             kind,
             wait_ms,
             leases_ms,
             hold,
             pause: Duration::from_millis(if rng.u32(..3) == 0 { rng.u64(..50) } else { 0 }),
-            end: match rng.u32(..20) {
+            end: match rng.u32(..22) {
                 0..15 => Ending::Unlock,
                 15..19 => Ending::Drop,
-                _ => Ending::LetExpire,
+                19 => Ending::LetExpire,
+                _ => Ending::Detach(Duration::from_millis(rng.u64(..20))),
             },
             midst: match rng.u32(..20) {
+                _ if downgrades && !runs => Midst::Downgrade,
                 0 => Midst::Verify,
                 1 => Midst::Extend(Duration::from_millis(rng.u64(1..5_000))),
                 _ => Midst::Nothing,
             },
-            gives_up: (careless && rng.bool()).then(|| Duration::from_millis(rng.u64(..600))),
+            gives_up: gives_up.then(|| Duration::from_millis(rng.u64(..600))),
             // A caller that does not poll is late by itself: it would break the bound of its wait.
-            rests: (careless && wait_ms.is_none() && rng.bool())
-                .then(|| Duration::from_millis(rng.u64(..900))),
+            rests: rests.then(|| Duration::from_millis(rng.u64(..900))),
+            runs,
+            scoped: rng.u32(..3) == 0,
         }
     }
 }

@@ -17,7 +17,8 @@ use watchlock_test::core::Reply;
 
 use crate::faults;
 use crate::guard;
-use crate::owner::{Actor, AnyClient, Shared};
+use crate::locks::AnyClient;
+use crate::owner::{Actor, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
 use crate::story::Story;
 use crate::world::World;
@@ -36,6 +37,8 @@ const TO_END: Duration = Duration::from_secs(600);
 pub struct Outcome {
     pub sections: usize,
     pub commands: u64,
+    /// How many faults were drawn.
+    pub faults: usize,
     /// Equal for runs in which the same commands reached the servers at the same times.
     pub trace: u64,
     pub simulated: Duration,
@@ -99,6 +102,8 @@ struct Inner {
     over: Arc<AtomicBool>,
     members: Vec<Mutex<Option<Member>>>,
     next: AtomicU32,
+    /// What was found besides the history.
+    violations: Mutex<Vec<String>>,
 }
 
 impl Members {
@@ -142,6 +147,33 @@ impl Members {
         self.start(index).await;
     }
 
+    /// Ends a process in order, and starts another one in its place.
+    pub async fn shut_down(&self, index: usize, within: Duration) {
+        let member = self.inner.members[index].lock().take();
+        if let Some(member) = member {
+            let found = close(member, within).await;
+            self.inner.violations.lock().extend(found);
+        }
+        self.start(index).await;
+    }
+
+    /// Releases a lock from a process, whoever holds it. Returns whether that is certain.
+    pub async fn force_unlock(&self, index: usize, name: usize) -> bool {
+        let found = self.inner.members[index].lock().as_ref().map(|member| {
+            let client = member.client.clone();
+            (Arc::clone(&member.process), client)
+        });
+        let Some((process, Some(client))) = found else {
+            return false;
+        };
+        let kind = self.inner.plan.kinds[name];
+        let forced = process.run(async move {
+            let name = format!("name:{name}");
+            client.force_unlock(kind, &name).await
+        });
+        forced.await.is_ok()
+    }
+
     async fn start(&self, index: usize) {
         let inner = &self.inner;
         let plan = &inner.plan;
@@ -161,6 +193,7 @@ impl Members {
                 plan: Arc::clone(plan),
                 shared: Arc::clone(&inner.shared),
                 rng: Rng::with_seed(seed),
+                closed: AtomicBool::new(false),
             };
             let over = Arc::clone(&inner.over);
             let running = actor.run(move || over.load(Ordering::Relaxed));
@@ -229,6 +262,7 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
             over: Arc::clone(&over),
             members: (0..plan.processes).map(|_| Mutex::default()).collect(),
             next: AtomicU32::new(0),
+            violations: Mutex::default(),
         }),
     };
     for index in 0..plan.processes {
@@ -255,9 +289,10 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
         sleep(Duration::from_millis(20)).await;
     }
     let mut violations = Vec::new();
-    if let Err(error) = disturbing.await {
+    let faults = disturbing.await.unwrap_or_else(|error| {
         violations.push(format!("the faults ended: {error}"));
-    }
+        0
+    });
     end(&members, &mut violations).await;
     leftovers(&world, plan, &mut violations).await;
     let records = story.records();
@@ -268,6 +303,7 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     Outcome {
         sections: story.sections(),
         commands,
+        faults,
         trace,
         simulated: begun.elapsed(),
         violations,
@@ -284,32 +320,52 @@ async fn end(members: &Members, violations: &mut Vec<String>) {
         .iter()
         .filter_map(|member| member.lock().take())
         .collect();
+    violations.append(&mut members.inner.violations.lock());
     let until = Instant::now() + TO_END;
     for mut member in all {
-        for owner in std::mem::take(&mut member.owners) {
-            let left = until.saturating_duration_since(Instant::now());
-            match timeout(left, owner).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => violations.push(format!(
-                    "an owner of client {} panicked: {error}",
-                    member.number
-                )),
-                Err(_) => violations.push(format!(
-                    "an owner of client {} waits for ever",
-                    member.number
-                )),
-            }
+        let left = until.saturating_duration_since(Instant::now());
+        violations.extend(ended(&mut member, left).await);
+        violations.extend(close(member, Duration::from_secs(5)).await);
+    }
+}
+
+/// A client is shut down; its owners end with it.
+async fn close(mut member: Member, within: Duration) -> Vec<String> {
+    let mut found = Vec::new();
+    let client = member.client.take();
+    let closing = member.process.run(async move {
+        if let Some(client) = client {
+            client.shutdown(within).await;
         }
-        let client = member.client.take();
-        let closing = member.process.run(async move {
-            if let Some(client) = client {
-                client.shutdown(Duration::from_secs(5)).await;
+    });
+    if timeout(Duration::from_secs(60), closing).await.is_err() {
+        found.push(format!("client {} does not end", member.number));
+    }
+    found.extend(ended(&mut member, TO_END).await);
+    found
+}
+
+/// The owners of a process end within this time.
+async fn ended(member: &mut Member, within: Duration) -> Vec<String> {
+    let until = Instant::now() + within;
+    let mut found = Vec::new();
+    let owners = &mut member.owners;
+    while let Some(owner) = owners.last_mut() {
+        let left = until.saturating_duration_since(Instant::now());
+        let number = member.number;
+        match timeout(left, owner).await {
+            Ok(Ok(())) => drop(owners.pop()),
+            Ok(Err(error)) => {
+                found.push(format!("an owner of client {number} panicked: {error}"));
+                owners.pop();
             }
-        });
-        if timeout(Duration::from_secs(60), closing).await.is_err() {
-            violations.push(format!("client {} does not end", member.number));
+            Err(_) => {
+                found.push(format!("an owner of client {number} waits for ever"));
+                break;
+            }
         }
     }
+    found
 }
 
 /// The place of a waiter that was killed stays in the queue of a fair lock until somebody comes by. Everybody else is gone,

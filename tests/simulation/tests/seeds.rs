@@ -34,6 +34,12 @@ fn nothing_is_violated() {
     all_fine((0..200).map(Plan::of));
 }
 
+/// Callers of several locks, far away, which blocked each other for ever, and crowds in a fair lock's queue.
+#[test]
+fn nothing_is_violated_by_seeds_that_failed() {
+    all_fine([154, 339, 489, 524, 707, 743].into_iter().map(Plan::of));
+}
+
 #[test]
 fn nothing_is_violated_by_a_quorum() {
     all_fine((0..50).map(Plan::of_quorum));

@@ -12,6 +12,9 @@
 //! A fault of the first's client in the meantime excuses: it may not have entered the queue, or may have lost its
 //! place. So does a loss of all data.
 //!
+//! A client has at most [`PLACES`] places for a name. A waiter that came behind as many of its client came to the queue when
+//! one of those was answered, and the margin counts from there.
+//!
 //! A client uses its places in the order of its waiters. When one of them gives up while its client is disturbed, its
 //! place stays until the withdrawal arrives, and the client may use it for a waiter that came later. When one is not
 //! polled at its turn, the client does not wait for it: it goes on with its next waiter, and later it is the first one
@@ -24,6 +27,9 @@ use super::report::{Breach, Invariant, Report};
 use super::spans::Span;
 use super::{Settings, ns};
 use crate::history::{Call, LockKind, Nanos, Outcome};
+
+/// How many waiters of a client are in the queue of a name at most.
+const PLACES: usize = 64;
 
 pub(super) fn check(model: &Model, report: &mut Report) {
     let mut by_name: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
@@ -58,6 +64,7 @@ fn check_queue(model: &Model, ops: &[&Op], report: &mut Report) {
             .map(|index| ops[index]);
         report.looked(Invariant::Order);
         let waited = waited.filter(|op| op.span.until > answered && queued(model, op, later));
+        let waited = waited.filter(|op| came_to_queue(ops, op) < before);
         for earlier in waited.filter(|op| !out_of_step(model, ops, op, later)) {
             let by = later.span.from - earlier.span.from;
             let mut evidence = earlier.evidence();
@@ -65,6 +72,17 @@ fn check_queue(model: &Model, ops: &[&Op], report: &mut Report) {
             report.add(Breach::Overtaken { by }, later.name, evidence);
         }
     }
+}
+
+/// When a place of its client was free for an acquire, which was called behind others of that client.
+fn came_to_queue(ops: &[&Op], of: &Op) -> Nanos {
+    let called = of.span.from;
+    let ahead = ops.iter().take_while(|op| op.span.from < called);
+    let ahead = ahead.filter(|op| op.client == of.client && op.span.until > called);
+    let mut answers: Vec<_> = ahead.map(|op| op.span.until).collect();
+    answers.sort_unstable();
+    let first_free = answers.len().checked_sub(PLACES);
+    first_free.map_or(called, |at| answers[at])
 }
 
 /// Whether an acquire certainly had its place in the queue from before another was called until that one was let in.

@@ -95,7 +95,8 @@ fn outlived(model: &Model, hold: &Hold) -> Option<Breach> {
     let stop = model.stop_near(hold.client, due);
     over = stop.map_or(over, |stop| over.max(stop.until));
     let claims = [
-        notified(hold),
+        // Also by a shutdown, which takes what is held at its time-out.
+        hold.lost.map(|(t, _, _)| t),
         model.release_failed(hold).map(|op| op.span.from),
         model.last_release(hold).map(|op| op.span.from),
         model.killed.get(&hold.client).copied(),

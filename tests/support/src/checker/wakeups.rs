@@ -8,11 +8,12 @@
 //!    was killed before the leave got through is dead and still in it, too.
 //! 3. The cap is the bound for waiters that listen to nobody (of a spin lock), and for those whose wake-up is only the
 //!    beginning: several locks as one and the locks of a quorum are taken in rounds, which may collide with others and
-//!    have pauses.
+//!    have pauses. A caller of several that competes with others of several may find its locks in a round of each of
+//!    them, and in one more of every fourth round ([`Busy::rounds`]): they pass by in turn, each within a hand-over.
 //! 4. Several locks as one are free when all of them are. An acquire of several may have each for a moment, which
 //!    excuses others, but not those who try for several, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::holds::Hold;
 use super::model::{Model, Op};
@@ -54,7 +55,12 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
         for calm in polled.flat_map(|polled| faults.gaps(polled)) {
             report.looked(Invariant::I5);
             let release = busy.clean_release(model, op, calm);
-            let bound = release.map_or(cap, |_| ns(settings.clean_wake) + ns(settings.scheduling));
+            let hand_over = ns(settings.clean_wake) + ns(settings.scheduling);
+            let bound = match release {
+                Some(_) => hand_over,
+                None if calm.len() > cap => cap + hand_over * busy.rounds(model, op, calm),
+                None => cap,
+            };
             if calm.len() > bound {
                 let breach = Breach::MissedWakeUp {
                     free_for: calm.len(),
@@ -157,6 +163,27 @@ impl<'m> Busy<'m> {
             .map(|index| &model.ops[others[index]])
             .filter(|other| other.kind.excludes(op.kind))
             .any(|other| !std::ptr::eq(other, op) && other.span.overlaps(near))
+    }
+
+    /// In how many rounds of others a caller of several locks may find one of them: each other caller leaves the first lock
+    /// for a busy one after its first refused round, and after one of four of the others.
+    fn rounds(&self, model: &Model, op: &Op, calm: Span) -> u64 {
+        if op.kind != LockKind::Multi {
+            return 0;
+        }
+        let of = |name| {
+            let others = &self.acquires[name];
+            let latest = &self.latest[name];
+            let after = others.partition_point(|other| model.ops[*other].span.from <= calm.until);
+            let near = (0..after).rev().take_while(|at| latest[*at] >= calm.from);
+            near.map(|at| others[at])
+        };
+        let others: HashSet<usize> = op.names().flat_map(of).collect();
+        let others = others.into_iter().map(|other| &model.ops[other]);
+        let others = others.filter(|other| {
+            other.kind == LockKind::Multi && other.span.overlaps(calm) && !std::ptr::eq(*other, op)
+        });
+        (others.count() as u64 * 4).div_ceil(3)
     }
 
     fn gaps(&self, op: &Op) -> Vec<Span> {

@@ -256,6 +256,20 @@ fn a_place_that_a_client_could_not_withdraw_excuses_an_overtaking() {
 }
 
 #[test]
+fn a_waiter_behind_the_places_of_its_client_comes_to_the_queue_when_one_is_free() {
+    let behind = |fellows: u32, client: u32, until: u64| {
+        (1..=fellows).fold(queue(200, 424, 402), |story, owner| {
+            let call = try_lock(until - 10);
+            story.op((client, owner), call, (10, until), Outcome::Busy)
+        })
+    };
+    behind(64, 2, 300).breaks(&[]);
+    behind(63, 2, 300).breaks(&[Invariant::Order]);
+    behind(64, 3, 300).breaks(&[Invariant::Order]);
+    behind(64, 2, 100).breaks(&[Invariant::Order]);
+}
+
+#[test]
 fn a_waiter_that_is_not_polled_excuses_its_client_out_of_step() {
     let fellow = |client| {
         let story = queue(200, 424, 402);
@@ -397,6 +411,22 @@ fn several_locks_as_one_are_free_when_all_of_them_are() {
     // A release is only the beginning, so the bound is the cap.
     waits(400).breaks(&[]);
     waits(800).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn each_other_caller_of_several_may_take_a_few_rounds() {
+    let waits = |others: u32, names, until| {
+        let held = story().named("b").lock(1, (0, 5), 1);
+        let held = held.unlock(1, (100, 101), 0).of(LockKind::Multi);
+        let held = (3..3 + others).fold(held.named(names), |story, other| {
+            story.op((other, 0), try_lock(600), (60, until), Outcome::Busy)
+        });
+        let got = held.named("a, b").lock(2, (50, until), 1);
+        got.unlock(2, (until + 10, until + 11), 0)
+    };
+    waits(2, "b, c", 650).breaks(&[]);
+    waits(0, "b, c", 650).breaks(&[Invariant::I5]);
+    waits(2, "c, d", 650).breaks(&[Invariant::I5]);
 }
 
 /// A caller that tries for several may have one of them for a moment; one that has all of them leaves none to others.
