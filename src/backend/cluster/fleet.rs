@@ -159,13 +159,11 @@ impl Pending {
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            let fleet = Arc::clone(fleet);
-            let sending = move || send(fleet, route, Some(command));
-            return Self::queued(sending, lane, turn, patient);
+            let sending = send(Arc::clone(fleet), route, Some(command));
+            return Self::queued(sending.boxed(), lane, turn, patient);
         }
-        let (fleet, call) = (Arc::clone(fleet), call.encode());
-        let sending = move || send(fleet, route, call);
-        Self::queued(sending, lane, turn, patient)
+        let sending = send(Arc::clone(fleet), route, call.encode());
+        Self::queued(sending.boxed(), lane, turn, patient)
     }
 
     /// Starts calls about holds that are at the node of `target`, in one write. When the result says that they were
@@ -194,7 +192,7 @@ impl Pending {
                 server_age: None,
             })
         };
-        Self::queued(|| sending, lane, Turn::Hold, false)
+        Self::queued(sending.boxed(), lane, Turn::Hold, false)
     }
 }
 

@@ -51,13 +51,15 @@ pub(super) struct InFlight {
 /// What sends a command and awaits its reply.
 type Sending = BoxFuture<'static, CommandResult>;
 
-/// Makes the future that sends a command. It is far smaller than that future, and very many commands may wait.
-type Start = Box<dyn FnOnce() -> Sending + Send>;
-
 enum Run {
+    Live { sending: Sending, stage: Stage },
+    Over(CommandResult),
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
     /// It needs a place of its lane, and was certainly not sent.
     Unsent {
-        start: Start,
         turn: Turn,
         patient: bool,
         /// Where it is queued; none before the first poll.
@@ -65,18 +67,22 @@ enum Run {
     },
     /// It may have been sent.
     HandedOver {
-        sending: Sending,
         /// None for a ping, which needs no place.
         place: Option<Place>,
         /// What the connection had read and written by then.
         traffic: Option<Traffic>,
     },
-    Over(CommandResult),
 }
 
 impl Run {
     fn is_unsent(&self) -> bool {
-        matches!(self, Self::Unsent { .. })
+        matches!(
+            self,
+            Self::Live {
+                stage: Stage::Unsent { .. },
+                ..
+            }
+        )
     }
 }
 
@@ -101,32 +107,22 @@ impl Pending {
     /// A command that needs no place.
     pub(crate) fn of(sending: Sending, lane: Arc<Lane>) -> Self {
         let handed_over_at = lane.now();
-        let run = Run::HandedOver {
-            sending,
+        let stage = Stage::HandedOver {
             place: None,
             traffic: lane.traffic(),
         };
-        Self::new(run, handed_over_at, lane)
+        Self::new(Run::Live { sending, stage }, handed_over_at, lane)
     }
 
     /// A command that is sent when its lane has a place for it. A `patient` one goes on waiting when an attempt to connect
     /// fails.
-    pub(crate) fn queued<F>(
-        start: impl FnOnce() -> F + Send + 'static,
-        lane: Arc<Lane>,
-        turn: Turn,
-        patient: bool,
-    ) -> Self
-    where
-        F: Future<Output = CommandResult> + Send + 'static,
-    {
-        let run = Run::Unsent {
-            start: Box::new(|| start().boxed()),
+    pub(crate) fn queued(sending: Sending, lane: Arc<Lane>, turn: Turn, patient: bool) -> Self {
+        let stage = Stage::Unsent {
             turn,
             patient,
             key: None,
         };
-        Self::new(run, Moment::NEVER, lane)
+        Self::new(Run::Live { sending, stage }, Moment::NEVER, lane)
     }
 
     fn new(run: Run, handed_over_at: Moment, lane: Arc<Lane>) -> Self {
@@ -188,8 +184,11 @@ impl Pending {
         shared.poll_for_all();
         let waited = waited.max(self.handed_over_at().until(lane.now()));
         let traffic = match &*shared.run.lock() {
-            Run::HandedOver { traffic, .. } => *traffic,
-            Run::Unsent { .. } | Run::Over(_) => None,
+            Run::Live {
+                stage: Stage::HandedOver { traffic, .. },
+                ..
+            } => *traffic,
+            Run::Live { .. } | Run::Over(_) => None,
         };
         // Before the end: the next command of the caller must not go over a silent connection.
         if let Some(before) = traffic
@@ -278,7 +277,7 @@ impl Pending {
     fn outcome(&self) -> Option<CommandResult> {
         match &*self.shared.run.lock() {
             Run::Over(outcome) => Some(outcome.clone()),
-            Run::Unsent { .. } | Run::HandedOver { .. } => None,
+            Run::Live { .. } => None,
         }
     }
 
@@ -303,8 +302,11 @@ impl Pending {
             }
         }
         let sending = match &mut *run {
-            Run::Unsent { .. } => return Poll::Pending,
-            Run::HandedOver { sending, .. } => sending,
+            Run::Live {
+                stage: Stage::Unsent { .. },
+                ..
+            } => return Poll::Pending,
+            Run::Live { sending, .. } => sending,
             Run::Over(outcome) => return Poll::Ready(outcome.clone()),
         };
         let polled = if is_alone {
@@ -377,14 +379,12 @@ impl Drop for Pending {
 impl InFlight {
     /// The lane has a place for it.
     fn start(&self, run: &mut Run, place: Place) {
-        *run = match std::mem::replace(run, Run::Over(Err(Failure::no_reply()))) {
-            Run::Unsent { start, .. } => Run::HandedOver {
-                sending: start(),
+        if let Run::Live { stage, .. } = run {
+            *stage = Stage::HandedOver {
                 place: Some(place),
                 traffic: self.lane.traffic(),
-            },
-            other => other,
-        };
+            };
+        }
         // Relaxed, as in `handed_over_at`.
         self.handed_over_at
             .store(self.lane.now().as_nanos(), Ordering::Relaxed);
@@ -392,8 +392,9 @@ impl InFlight {
 
     /// Queues it for a place of the lane, unless it is queued already.
     fn wait(self: &Arc<Self>, run: &mut Run) {
-        let Run::Unsent {
-            turn, patient, key, ..
+        let Run::Live {
+            stage: Stage::Unsent { turn, patient, key },
+            ..
         } = run
         else {
             return;
@@ -414,7 +415,11 @@ impl InFlight {
 
     /// Takes it out of the queue of its lane.
     fn forget(&self, run: &Run) {
-        if let Run::Unsent { key: Some(key), .. } = run {
+        if let Run::Live {
+            stage: Stage::Unsent { key: Some(key), .. },
+            ..
+        } = run
+        {
             self.lane.window().forget(*key);
         }
     }
@@ -427,7 +432,11 @@ impl InFlight {
     /// Polls it if it was handed over. Its next event wakes all clones.
     fn poll_for_all(self: &Arc<Self>) {
         let mut run = self.run.lock();
-        let Run::HandedOver { sending, .. } = &mut *run else {
+        let Run::Live {
+            sending,
+            stage: Stage::HandedOver { .. },
+        } = &mut *run
+        else {
             return;
         };
         let all = Waker::from(Arc::clone(self));
@@ -445,8 +454,11 @@ impl InFlight {
 
     /// It has this outcome. Gives its place back.
     fn ended(&self, before: &Run, outcome: &CommandResult) {
-        if let Run::HandedOver {
-            place: Some(place), ..
+        if let Run::Live {
+            stage: Stage::HandedOver {
+                place: Some(place), ..
+            },
+            ..
         } = before
         {
             let answered = !matches!(outcome, Err(failure) if failure.is_of_connection());
@@ -460,16 +472,17 @@ impl InFlight {
         let mut run = self.run.lock();
         let outcome = match &*run {
             Run::Over(_) => return,
-            Run::Unsent { .. } => Err(self.lane.not_sent()),
-            Run::HandedOver { .. } => Err(Failure::slow_reply(self.lane.command_timeout())),
+            run if run.is_unsent() => Err(self.lane.not_sent()),
+            Run::Live { .. } => Err(Failure::slow_reply(self.lane.command_timeout())),
         };
         self.forget(&run);
         let before = std::mem::replace(&mut *run, Run::Over(outcome));
         drop(run);
-        if let Run::HandedOver {
+        if let Run::Live {
             sending,
-            place: Some(place),
-            ..
+            stage: Stage::HandedOver {
+                place: Some(place), ..
+            },
         } = before
         {
             let answered = sending.map(|outcome| outcome.is_ok());

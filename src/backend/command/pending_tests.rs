@@ -250,7 +250,7 @@ async fn handed_over(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u
         let sent = once(&on, &mut Call::ping().encode()).await;
         sent.map_err(|wrong| wrong.failure)
     };
-    let command = Pending::queued(|| sending, Arc::clone(lane), Turn::New, false);
+    let command = Pending::queued(sending.boxed(), Arc::clone(lane), Turn::New, false);
     let asked = tokio::spawn(command.clone());
     while command.handed_over_at() == Moment::NEVER {
         tokio::task::yield_now().await;
