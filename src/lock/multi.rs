@@ -9,7 +9,8 @@
 //!    at the same one, first come first served, and do not block each other half-way. Callers that wait at a busy lock do
 //!    block them: with a queue at each of two locks, every round finds the other lock busy. So only one of
 //!    `ROUNDS_AT_FIRST` refused rounds at the first lock leads to the busy one, and each round there leads back to the
-//!    first. The queue at the busy lock gets shorter until it is empty, and then a round at the first lock gets all.
+//!    first. So more callers leave the queue at the busy lock than come to it, and once it is empty, a round at the first
+//!    lock gets all. That is an argument, not a proof: it needs rounds that take about equally long at both locks.
 //! 4. The guards that it has lie in a [`Tray`] until the caller has all of them, so a caller that is not polled delays
 //!    nobody.
 //! 5. It returns within the longer of its wait and the command time-out, however long the single locks take.
@@ -67,9 +68,9 @@ use crate::lease::Lease;
 ///
 /// **No deadlock, in any order.** It never waits while it holds: it waits for one lock, then tries the others at once. If
 /// one is busy, it gives all back and waits for that one, or again for the first. So sets may overlap, be given in any
-/// order, and compete with a `RedissonMultiLock` on the same locks. Sets do not block each other for ever. It has no place
-/// in a queue for the locks that it does not wait for: where others always wait for each of its locks alone, it may wait
-/// for long.
+/// order, and compete with a `RedissonMultiLock` on the same locks. It has no place in a queue for the locks that it does
+/// not wait for, so how long it waits is not bounded: where others always wait for each of its locks alone, or for many
+/// sets that overlap, it may wait for long.
 ///
 /// **Whom it acts for** depends on each of its locks: those of one [`Owner`](crate::Owner), or used in a scope, enter again
 /// what that owner holds.

@@ -134,7 +134,7 @@ impl LaneState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traffic {
     generation: u64,
-    /// When it last read something.
+    /// When it last read something: by the system's clock where `asked` is known, else by the client's.
     read_at: Moment,
     /// None where that is not known.
     asked: Option<u64>,
