@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 use watchlock_simulation::{Outcome, Plan, Traced, run, shrink};
 
+/// A tenth of the time would go to the system's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How often a plan that fails is run to make it smaller.
 const RUNS: usize = 80;
 

@@ -100,6 +100,15 @@ pub(super) fn from_lua(value: &Value, resp: u8) -> Reply {
     result.reply(value, 0)
 }
 
+/// The same for a table without a field that has a meaning.
+pub(super) fn list_from_lua(list: &Table, resp: u8) -> Reply {
+    let mut result = ScriptResult {
+        resp,
+        left: MOST - 1,
+    };
+    result.items(list, 0)
+}
+
 /// A result that is being read.
 struct ScriptResult {
     resp: u8,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mlua::chunk::ChunkMode;
-use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value};
 use parking_lot::Mutex;
 
 pub(super) use digest::hex;
@@ -39,6 +39,14 @@ pub(super) struct Script {
 pub(super) struct Scripts {
     known: BTreeMap<String, Script>,
     engine: Option<Engine>,
+}
+
+/// What a script ended with.
+enum Done {
+    /// A table without a field that has a meaning.
+    List(Table),
+    Other(Value),
+    Raised(Value),
 }
 
 /// An interpreter with the sandbox.
@@ -106,8 +114,9 @@ impl Scripts {
         let done = engine.run(script, keys, arguments);
         let resp = state.lock().script.as_ref().map_or(2, |run| run.resp);
         match done.map_err(|error| broken(&error))? {
-            (true, value) => Ok(convert::from_lua(&value, resp)),
-            (false, failed) => Err(raised(digest, &failed)),
+            Done::List(table) => Ok(convert::list_from_lua(&table, resp)),
+            Done::Other(value) => Ok(convert::from_lua(&value, resp)),
+            Done::Raised(failed) => Err(raised(digest, &failed)),
         }
     }
 
@@ -139,18 +148,15 @@ impl Engine {
         })
     }
 
-    /// Returns whether it came to its end, and its result or its error.
-    fn run(
-        &self,
-        script: Script,
-        keys: &[Bytes],
-        arguments: &[Bytes],
-    ) -> mlua::Result<(bool, Value)> {
+    fn run(&self, script: Script, keys: &[Bytes], arguments: &[Bytes]) -> mlua::Result<Done> {
         self.visible.raw_set("KEYS", self.list(keys)?)?;
         self.visible.raw_set("ARGV", self.list(arguments)?)?;
-        let mut done: MultiValue = self.run.call(script.number)?;
-        let is_done = matches!(done.pop_front(), Some(Value::Boolean(true)));
-        Ok((is_done, done.pop_front().unwrap_or_default()))
+        let done: (bool, Value, bool) = self.run.call(script.number)?;
+        Ok(match done {
+            (true, Value::Table(list), true) => Done::List(list),
+            (true, value, _) => Done::Other(value),
+            (false, failed, _) => Done::Raised(failed),
+        })
     }
 
     fn list(&self, items: &[Bytes]) -> mlua::Result<Table> {
