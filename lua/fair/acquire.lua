@@ -141,12 +141,17 @@ if by ~= id then
     may = may and client_of(other) == client
   end
   if not may then return redis.pcall(publish, channel .. ':' .. first, '0') and last - now end
-  -- A client uses its places in the order of its waiters, so when another of them is the head, the two swap places.
+  -- A client uses its places in the order of its waiters: this one takes the first, and each up to its own the next one.
   if first and waits and first ~= id then
-    call('ZADD', scores, text(score_of(first) or now), id, text(score_of(id)), first)
-    call('ZADD', waiters, text(arrival_of(first) or now_us), id, text(arrival_of(id)), first)
-    call('LSET', queue, call('LPOS', queue, id), first)
-    call('LSET', queue, '0', id)
+    local mover, score, arrival = id, text(score_of(id)), text(arrival_of(id))
+    for at, other in ipairs(call('LRANGE', queue, '0', text(call('LPOS', queue, id)))) do
+      if client_of(other) == client then
+        call('ZADD', scores, other == id and score or text(score_of(other) or now), mover)
+        call('ZADD', waiters, other == id and arrival or text(arrival_of(other) or now_us), mover)
+        call('LSET', queue, text(at - 1), mover)
+        mover = other
+      end
+    end
   end
   if first and waits then first = tend(id) end
   call('HSET', lock, id, '1')

@@ -8,7 +8,7 @@
 -- ARGV[1] fair wait - ms between the scores of two neighbours in the queue
 -- ARGV[2]           - not used
 -- ARGV[3] ahead     - hold id of the client's last waiter that has a place; '' when none has
--- ARGV[4] and on    - hold ids, in the order of their waiters
+-- ARGV[4] and on    - hold ids, in the order of their waiters, which use the client's places in that order
 --
 -- Returns   {-2, n} each of these n waiters has a place or the lock; {-9, n} the same, and the head belongs to this
 --           client; -5 gave no place, because the waiter ahead has lost its own; -3 the key is not a plain or fair lock
@@ -62,7 +62,25 @@ local function append(id, arrival)
   call('ZADD', waiters, text(arrival), id)
 end
 
-local ahead, ids, new, waits = ARGV[3], { unpack(ARGV, 4) }, {}, false
+-- Gives the places that these waiters have to them in their order.
+local function rearrange(ids)
+  local at, movers, places = {}, {}, {}
+  for index, id in ipairs(call('LRANGE', queue, '0', '-1')) do at[id] = index - 1 end
+  for _, id in ipairs(ids) do
+    if at[id] then
+      movers[#movers + 1] = id
+      places[#places + 1] = { at = at[id], score = score_of(id) or now, arrival = arrival_of(id) or now_us }
+    end
+  end
+  table.sort(places, function(one, other) return one.at < other.at end)
+  for index, place in ipairs(places) do
+    call('LSET', queue, text(place.at), movers[index])
+    call('ZADD', scores, text(place.score), movers[index])
+    call('ZADD', waiters, text(place.arrival), movers[index])
+  end
+end
+
+local ahead, ids, new, waits, mixed = ARGV[3], { unpack(ARGV, 4) }, {}, false, false
 local client = client_of(ids[1])
 local field = call('HLEN', lock) == 1 and call('HGETALL', lock) or call('EXISTS', lock) == 1 and { 'mode' } or {}
 if field[1] == 'mode' or field[1] and not string.match(field[2], '^%d+$') then return -3 end
@@ -71,7 +89,7 @@ if ahead ~= '' and not arrival_of(ahead) and field[1] ~= ahead then return -5 en
 local done, refused = pcall(function()
   for i, id in ipairs(ids) do
     if arrival_of(id) then
-      waits = true
+      waits, mixed = true, mixed or #new > 0
     elseif field[1] ~= id then
       new[#new + 1] = id
       append(id, now_us + i)
@@ -81,6 +99,8 @@ local done, refused = pcall(function()
   if #new == 0 and (not waits or vouched_until(ids[1]) > now + VOUCH / 2) then return end
   keep() -- before the vouch, because it needs no memory
   call('ZADD', waiters, text(now + VOUCH), client)
+  -- A waiter whose hold id is new, because a grant came to nothing, stays ahead of the client's younger ones.
+  if mixed then rearrange(ids) end
 end)
 if not done then
   -- Takes the new places back.

@@ -110,7 +110,8 @@ impl World {
             return self.comes_back(client).await;
         };
         match what {
-            0..=2 => self.comes(client).await,
+            0..=1 => self.comes(client).await,
+            2 => self.changes_its_id(client).await,
             3..=5 => self.tries(client).await,
             6 => self.tries_once(client).await,
             7 => self.leaves().await,
@@ -143,9 +144,46 @@ impl World {
         self.line.extend(new);
     }
 
+    /// A waiter of a client gets another hold id. It stays ahead of those behind it.
+    async fn changes_its_id(&mut self, client: usize) {
+        let own: Vec<_> = self.places_of(client);
+        let Some(at) = (!own.is_empty()).then(|| self.random.usize(0..own.len())) else {
+            return;
+        };
+        self.line.retain(|place| *place != own[at]);
+        self.leave(&own[at]).await;
+        let mut order = own.clone();
+        order[at] = self.new_place(client);
+        let behind = &order[at..];
+        let ahead = at.checked_sub(1).map_or("", |ahead| &own[ahead].id);
+        let ids: Vec<_> = behind.iter().map(|place| place.id.as_str()).collect();
+        self.steps.push(format!("{client} asks again for {ids:?}"));
+        let (code, _) = self.run("enqueue", &[&[ahead], &*ids].concat()).await;
+        assert!([-2, -9].contains(&code), "{code}");
+        self.line.push(order[at].clone());
+        self.rearrange(&order);
+    }
+
+    fn places_of(&self, client: usize) -> Vec<Place> {
+        let own = self.line.iter().filter(|place| place.client == client);
+        own.cloned().collect()
+    }
+
+    /// The places that these have go to them in their order.
+    fn rearrange(&mut self, order: &[Place]) {
+        let mut movers = order.iter();
+        for place in &mut self.line {
+            if order.contains(place)
+                && let Some(mover) = movers.next()
+            {
+                place.clone_from(mover);
+            }
+        }
+    }
+
     /// The first waiter of a client tries. It gets the lock if the lock is free and it is the client's turn.
     async fn tries(&mut self, client: usize) {
-        let first = self.first_of(client);
+        let first = self.first_of(client).filter(|_| self.random.u32(0..4) > 0);
         let place = first.unwrap_or_else(|| self.new_place(client));
         self.steps.push(format!("{client} tries for {}", place.id));
         let (code, _) = self.run("acquire", &[&place.id, LEASE_MS, "1"]).await;
@@ -164,13 +202,11 @@ impl World {
             self.line
         );
         if turn {
-            // It uses the first place of its client, whose waiter gets the place that it had.
-            let own = self
-                .line
-                .iter()
-                .position(|other| *other == place)
-                .expect("it waits");
-            self.line.swap(0, own);
+            // It uses the first place of its client, and the others the next ones.
+            let mut order = self.places_of(client);
+            order.retain(|other| *other != place);
+            order.insert(0, place.clone());
+            self.rearrange(&order);
             self.line.remove(0);
             self.holder = Some(place);
         }
@@ -205,9 +241,13 @@ impl World {
         if place.client == JAVA {
             self.java_leaves(&place).await;
         } else {
-            let answer = self.run("release", &[&place.id, "0"]).await;
-            assert_eq!(answer, (-5, 0));
+            self.leave(&place).await;
         }
+    }
+
+    async fn leave(&mut self, place: &Place) {
+        let answer = self.run("release", &[&place.id, "0"]).await;
+        assert_eq!(answer, (-5, 0));
     }
 
     async fn releases(&mut self) {

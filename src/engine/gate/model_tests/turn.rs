@@ -13,7 +13,14 @@ pub(super) enum Waits {
 
 impl Waits {
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self, Self::Ours(_))
+        self.number().is_some()
+    }
+
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Ours(number) => Some(*number),
+            Self::Stranger | Self::Dead => None,
+        }
     }
 }
 
@@ -40,6 +47,19 @@ impl Places {
     /// Whether the next place is of this client.
     pub(super) fn next_is_ours(&self) -> bool {
         self.queue.first().is_some_and(Waits::is_ours)
+    }
+
+    /// Gives the places that these have to them in their order.
+    fn rearrange(&mut self, order: &[u64]) {
+        let movers = order.iter().copied().filter(|number| self.has(*number));
+        let mut movers = movers.collect::<Vec<_>>().into_iter();
+        for place in &mut self.queue {
+            if place.number().is_some_and(|number| order.contains(&number))
+                && let Some(mover) = movers.next()
+            {
+                *place = Waits::Ours(mover);
+            }
+        }
     }
 
     fn done(&self) -> Reply {
@@ -72,10 +92,11 @@ impl World {
             }
             if waits {
                 // The places of a client are used in the order of its waiters.
-                let queue = &mut self.places.queue;
-                let own = queue.iter().position(|place| *place == Waits::Ours(number));
-                queue.swap(0, own.unwrap());
-                queue.remove(0);
+                let ours = self.places.queue.iter().filter_map(Waits::number);
+                let others = ours.filter(|other| *other != number);
+                let order: Vec<_> = std::iter::once(number).chain(others).collect();
+                self.places.rearrange(&order);
+                self.places.queue.remove(0);
             }
             self.held_by = Some(number);
         }
@@ -94,9 +115,12 @@ impl World {
         if ahead.is_some_and(lost) {
             return Reply::Gone;
         }
-        for hold in self.commands[command].places.clone() {
-            self.enqueue(field(&hold));
+        let holds = self.commands[command].places.clone();
+        let order: Vec<_> = holds.iter().map(|hold| field(hold)).collect();
+        for number in &order {
+            self.enqueue(*number);
         }
+        self.places.rearrange(&order);
         self.places.done()
     }
 
