@@ -295,6 +295,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         {
             effects.change(&hold, HoldState::give_up);
             effects.release(&hold);
+            if ticket.may_have_place() && self.queue.len() >= MOST_PLACES {
+                // The first ticket without a place may have this one's.
+                self.notify_job();
+            }
         }
     }
 
