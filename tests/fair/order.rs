@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use watchlock::{Client, Lease};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, soon};
+use crate::common::{LONG, clean, connect, ms, soon, without_polls};
 use crate::{LINE, gets_in, queue, queued, waiter};
 
 /// The number of waiters of a client that have a place in Redis.
@@ -68,6 +69,37 @@ async fn a_crowd_of_one_client_comes_in_order_and_has_64_places() {
     assert_eq!(*order.lock().unwrap(), (0..200).collect::<Vec<_>>());
     drop(client);
     clean(&server).await;
+}
+
+/// Neither a poll nor a heartbeat comes in time to help.
+#[tokio::test]
+async fn a_place_that_becomes_free_goes_to_the_first_waiter_without_one_at_once() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    let client = without_polls(&server).connect().await.unwrap();
+    let held = holder.get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..PLACES * 2 {
+        let lock = client.get_fair_lock(LINE);
+        let mut waiter = Box::pin(async move { lock.lock().await });
+        assert!(crate::common::poll_once(&mut waiter).await.is_none());
+        waiters.push(waiter);
+    }
+    eventually("all places are taken", LONG, async || {
+        queue(&server).await.len() >= PLACES
+    })
+    .await;
+    for _ in 0..4 {
+        let last = queue(&server).await.pop();
+        // The one that is being tried may have had a place more.
+        drop(waiters.drain(PLACES / 2..PLACES / 2 + 3));
+        eventually("they are taken again", ms(4_000), async || {
+            let mut places = queue(&server).await;
+            places.len() >= PLACES && places.pop() != last
+        })
+        .await;
+    }
+    drop((waiters, held));
 }
 
 #[tokio::test]
