@@ -434,6 +434,9 @@ fn texts(reply: Reply) -> Vec<String> {
     }
 }
 
+/// How long a client leaves a lock free that others want.
+const LONGEST_GAP: Duration = Duration::from_millis(50);
+
 fn settings(plan: &Plan) -> Settings {
     let furthest = plan
         .links
@@ -450,6 +453,7 @@ fn settings(plan: &Plan) -> Settings {
         recovery: Duration::from_secs(3) + 6 * round_trip,
         cleanup: Duration::from_secs(1) + 3 * round_trip,
         drift: MOST_DRIFT,
+        has_far_clients: round_trip > LONGEST_GAP,
         ..Settings::default()
     }
 }

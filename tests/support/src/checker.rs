@@ -68,6 +68,8 @@ pub struct Settings {
     pub writer_mark: Duration,
     /// By how much the clocks of clients may run faster than that of the history, in millionths.
     pub drift: u32,
+    /// Whether some client is further away than the longest gap, and gets a lock that others never leave by chance only.
+    pub has_far_clients: bool,
 }
 
 impl Default for Settings {
@@ -84,6 +86,7 @@ impl Default for Settings {
             dead_waiter: Duration::from_secs(16),
             writer_mark: Duration::from_secs(3),
             drift: 0,
+            has_far_clients: false,
         }
     }
 }
