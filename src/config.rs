@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::error::ConfigError;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::MAX_KEY_BYTES;
+use crate::report::OnLost;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -51,6 +52,7 @@ pub(crate) struct Config {
     pub(crate) passes_on: bool,
     pub(crate) acks: Option<Acks>,
     pub(crate) label: Option<String>,
+    pub(crate) on_lost: Option<OnLost>,
     pub(crate) clock: Clock,
 }
 
@@ -76,6 +78,7 @@ impl Default for Config {
             passes_on: true,
             acks: None,
             label: None,
+            on_lost: None,
             clock: Clock::system(),
         }
     }

@@ -64,6 +64,7 @@ mod lease;
 mod lock;
 mod log;
 mod names;
+mod report;
 mod script;
 mod secrets;
 mod slot;
@@ -84,6 +85,7 @@ pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use report::{LostHold, Stats};
 pub use secrets::{Secrets, Tls};
 
 /// What [`ClientBuilder::pool`] takes, and more.

@@ -20,6 +20,7 @@ use crate::engine::core::Core;
 use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
 use crate::host::own;
+use crate::report::{LostHold, OnLost, Report};
 use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Configures a client. Setters cannot fail; [`connect`](Self::connect) checks every value.
@@ -395,6 +396,18 @@ impl ClientBuilder {
         self
     }
 
+    /// Called once for each hold that is lost, to alarm, or to end the process: within milliseconds of
+    /// [`lost`](crate::LockGuard::lost), also while the application's runtime is blocked. A [shutdown](Client::shutdown) is
+    /// no loss.
+    ///
+    /// It has a thread of its own, so it may block: other losses wait for it, 1 024 of them at most; the log has all. A panic
+    /// in it is caught and logged. A hold of several locks, or of a [quorum](crate::Quorum), is not reported, but each of
+    /// its locks is.
+    pub fn on_lost(mut self, callback: impl Fn(&LostHold) + Send + Sync + 'static) -> Self {
+        self.settings.on_lost = Some(OnLost::new(callback));
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;
@@ -513,6 +526,7 @@ pub(super) fn start(
     cluster: Cluster,
     asks_server: bool,
 ) -> Result<(Engine, Handle), Failure> {
+    let report = Report::start(config.on_lost.clone()).map_err(Failure::starting)?;
     let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
         dialer,
@@ -531,6 +545,6 @@ pub(super) fn start(
     let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);
-    let core = Arc::new(Core::new(config, backend, keeper_fleet, mailbox));
+    let core = Arc::new(Core::new(config, report, backend, keeper_fleet, mailbox));
     Ok((starting.begin(core, mail), runtime))
 }

@@ -8,6 +8,7 @@ mod common;
 
 mod events;
 mod labels;
+mod losses;
 mod secrets;
 
 use std::fmt::Write as _;

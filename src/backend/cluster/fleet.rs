@@ -339,6 +339,12 @@ impl Fleet {
         routes.map(|(_, route)| Arc::clone(&route.lane)).collect()
     }
 
+    /// Whether any lane has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut connected = self.lanes().into_iter().filter_map(|lane| lane.connected());
+        connected.any(|connected| !connected.connection.has_ended())
+    }
+
     /// The numbers of the nodes that have a lane.
     pub(crate) fn reached(&self) -> BTreeSet<u32> {
         let routes = self.routes.read();
@@ -474,6 +480,15 @@ impl Backend {
         }
         fleets.push((runtime.id(), Arc::clone(&fleet)));
         Ok(fleet)
+    }
+
+    /// Whether any lane of any fleet has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let fleets = self.fleets.lock();
+        fleets
+            .iter()
+            .flatten()
+            .any(|(_, fleet)| fleet.is_connected())
     }
 
     /// Asks over each connection to the one server whether that is still a master.

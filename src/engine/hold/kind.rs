@@ -39,6 +39,8 @@ pub(crate) enum Sharing {
 /// What differs between kinds beside their commands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KindRules {
+    /// Its name in metrics and reports.
+    pub(crate) name: &'static str,
     pub(crate) sharing: Sharing,
     /// Whether this client may pass a hold of this kind on to its next waiter without asking Redis. The hold must be
     /// one field with a count of one, and a grant or release must not change anything else.
@@ -53,6 +55,7 @@ pub(crate) struct KindRules {
 
 impl KindRules {
     pub(crate) const DEFAULT: Self = Self {
+        name: "plain",
         sharing: Sharing::Exclusive,
         passes_on: false,
         needs_time: false,

@@ -100,6 +100,7 @@ fn with_all<'a>(call: Call<'a>, hold_ids: &[&'a str]) -> Call<'a> {
 impl Commands for InOrder {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "fair",
             needs_time: true,
             ..KindRules::DEFAULT
         }

@@ -59,6 +59,7 @@ struct Strings;
 impl Commands for Strings {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "simple",
             is_string: true,
             ..KindRules::DEFAULT
         }

@@ -88,9 +88,12 @@ impl ByNode {
 
     /// Logs the beginning and the end of an outage, once each. It does not end with the last hold that cannot be renewed,
     /// but with a renewal that was `answered`.
-    fn log_outage(&mut self, failure: Option<Failure>, answered: bool) {
+    fn log_outage(&mut self, core: &Core, failure: Option<Failure>, answered: bool) {
         let failing = self.nodes.values().any(|node| node.queue.has_trouble());
         let begins = failing && !self.failing;
+        if failing != self.failing {
+            core.report.renewals_fail(failing.then(|| core.now()));
+        }
         self.failing = failing;
         if begins {
             self.logged = true;
@@ -352,7 +355,7 @@ impl Watchdog {
             let node = renewals.of(node, &self.core);
             record(&mut node.queue);
             let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
-            renewals.log_outage(failure, answered);
+            renewals.log_outage(&self.core, failure, answered);
             verifies_all
         };
         if verifies_all {
