@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::error::ConfigError;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::MAX_KEY_BYTES;
-use crate::report::OnLost;
+use crate::report::{Metrics, OnLost};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -53,6 +53,9 @@ pub(crate) struct Config {
     pub(crate) acks: Option<Acks>,
     pub(crate) label: Option<String>,
     pub(crate) on_lost: Option<OnLost>,
+    pub(crate) lock_label: Option<fn(&str) -> Option<&'static str>>,
+    /// From the start of the client on.
+    pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
 }
 
@@ -79,6 +82,8 @@ impl Default for Config {
             acks: None,
             label: None,
             on_lost: None,
+            lock_label: None,
+            metrics: Metrics::default(),
             clock: Clock::system(),
         }
     }

@@ -49,6 +49,9 @@
 //! - `tls`: `rediss://` addresses, by rustls with the certificates of the system. Nothing is installed for the
 //!   process. A client that the application made ([`Client::builder_from`]) has its own TLS and does not need it.
 //!
+//! - `metrics`: [instruments](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/metrics.md) for a recorder of
+//!   the facade [metrics](https://docs.rs/metrics). Without it [`Client::stats`] and [`ClientBuilder::on_lost`] remain.
+//!
 //! Everything runs on [tokio](https://docs.rs/tokio). Events and spans go to [tracing](https://docs.rs/tracing).
 
 mod backend;

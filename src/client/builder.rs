@@ -20,7 +20,7 @@ use crate::engine::core::Core;
 use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
 use crate::host::own;
-use crate::report::{LostHold, OnLost, Report};
+use crate::report::{LostHold, Metrics, OnLost, Report};
 use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Configures a client. Setters cannot fail; [`connect`](Self::connect) checks every value.
@@ -408,6 +408,25 @@ impl ClientBuilder {
         self
     }
 
+    /// Adds the label `lock` to the instruments of locks, with what `label` returns for a lock's name. Default none: names of
+    /// locks are too many for most systems of metrics, so map them to a few values. Needs the feature `metrics`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// let client = watchlock::Client::builder("redis://127.0.0.1/")
+    ///     .metrics_lock_label(|name| name.starts_with("order:").then_some("order"))
+    ///     .connect()
+    ///     .await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metrics_lock_label(mut self, label: fn(&str) -> Option<&'static str>) -> Self {
+        self.settings.lock_label = Some(label);
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;
@@ -521,12 +540,14 @@ const RECONNECT: Duration = Duration::from_millis(200);
 
 /// Starts the keeper without connecting. Also returns its runtime, for tasks that end with it.
 pub(super) fn start(
-    config: Config,
+    mut config: Config,
     dialer: Arc<Dialer>,
     cluster: Cluster,
     asks_server: bool,
 ) -> Result<(Engine, Handle), Failure> {
-    let report = Report::start(config.on_lost.clone()).map_err(Failure::starting)?;
+    config.metrics = Metrics::start(&config.clock, config.lock_label);
+    let report = Report::start(config.on_lost.clone(), config.metrics.clone());
+    let report = report.map_err(Failure::starting)?;
     let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
         dialer,
@@ -539,10 +560,16 @@ pub(super) fn start(
         broken: Arc::new(BrokenLinks::default()),
         node: None,
         acks: config.acks,
+        metrics: config.metrics.clone(),
+        used_by: "callers",
+    };
+    let keepers = LaneConfig {
+        used_by: "keeper",
+        ..lanes.clone()
     };
     let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
-    let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
+    let keeper_fleet = Fleet::open(keepers, Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);
     let core = Arc::new(Core::new(config, report, backend, keeper_fleet, mailbox));

@@ -438,6 +438,7 @@ impl Core {
 
     fn report_loss(&self, hold: &Hold, reason: LostReason) {
         let now = self.now();
+        hold.kind.metrics.lost(reason);
         self.report.lost(|| LostHold {
             name: hold.kind.names().name().to_owned(),
             kind: hold.kind.commands.rules().name,

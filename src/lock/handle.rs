@@ -10,13 +10,14 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use tracing::Instrument;
+use tracing::field::Empty;
 use uuid::Uuid;
 
 use super::guard::{IsGuard, LockGuard, sealed};
 use super::object::{Lock, LockInfo, Ttl, run_under};
 use crate::backend::{Failure, Fleet, Pending};
 use crate::config::Config;
-use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
+use crate::engine::caller::acquire::{AcquireOutcome, HANDLE, acquire, request};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
@@ -514,7 +515,11 @@ impl LockTarget for LockOfClient {
             .and_then(|kind| request(core, kind.clone(), self.acts_for(), lease, wait));
         let acquiring = match request {
             Ok(request) => {
-                let span = tracing::debug_span!("acquire", name = self.name());
+                let kind = request.kind.commands.rules().name;
+                let (outcome, waited_ms) = (Empty, Empty);
+                let name = self.name();
+                let span =
+                    tracing::debug_span!(target: HANDLE, "acquire", name, kind, outcome, waited_ms);
                 acquire(core, request).instrument(span).left_future()
             }
             Err(error) => ready(Err(error)).right_future(),

@@ -14,7 +14,6 @@ use crate::slot::{Slot, Target};
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
     /// Its file under `lua/`.
-    #[cfg(test)]
     file: &'static str,
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
@@ -31,7 +30,6 @@ macro_rules! scripts {
     ($($name:ident = $path:literal),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
-                #[cfg(test)]
                 file: $path,
                 text: include_str!(concat!("../../lua/", $path)),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
@@ -275,6 +273,11 @@ impl<'a> Call<'a> {
 
     pub(crate) fn is_patient(&self) -> bool {
         self.patient
+    }
+
+    /// The file of its script, or the command.
+    pub(crate) fn name(&self) -> &'static str {
+        self.script.map_or(self.command, |script| script.file)
     }
 
     pub(crate) fn target(&self) -> Target {

@@ -36,6 +36,7 @@ use crate::config::Publish;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
 use crate::log::log;
+use crate::report::CommandTimer;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
@@ -132,14 +133,27 @@ fn send(
     fleet: Arc<Fleet>,
     route: LaneRoute,
     mut message: impl Message,
+    timer: CommandTimer,
 ) -> impl Future<Output = CommandResult> + Send {
     async move {
-        match message.sent_on(&route, false).await {
+        let result = match message.sent_on(&route, false).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
             // Boxed because it is rare, and each command in flight allocates the size of this future.
             Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
-        }
+        };
+        timer.ended(|| outcome_of(&result));
+        result
+    }
+}
+
+/// What a command came to, in metrics.
+fn outcome_of(result: &CommandResult) -> &'static str {
+    match result {
+        Ok(_) => "answered",
+        Err(failure) if failure.was_not_sent() => "not_sent",
+        Err(failure) if failure.is_unanswered() => "unanswered",
+        Err(_) => "refused",
     }
 }
 
@@ -180,16 +194,17 @@ impl Pending {
             }
         };
         let lane = Arc::clone(&route.lane);
+        let timer = fleet.config.metrics.command(call.name());
         let (turn, patient) = (call.turn(), call.is_patient());
         if let Some(acks) = &route.acks
             && call.order() != Order::Free
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            let sending = send(Arc::clone(fleet), route, Some(command));
+            let sending = send(Arc::clone(fleet), route, Some(command), timer);
             return Self::queued(sending.boxed(), lane, turn, patient);
         }
-        let sending = send(Arc::clone(fleet), route, call.encode());
+        let sending = send(Arc::clone(fleet), route, call.encode(), timer);
         Self::queued(sending.boxed(), lane, turn, patient)
     }
 
@@ -208,9 +223,11 @@ impl Pending {
             }
         };
         let on = Arc::clone(&lane);
+        let timer = fleet.config.metrics.command("batch");
         let sending = async move {
             let sent_at = on.now();
             let answers = all_once(&on, calls).await?;
+            timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);
             Ok(TimedReply {
@@ -239,7 +256,8 @@ impl Pending {
         match fleet.route(call.target()) {
             Ok(route) => {
                 let lane = Arc::clone(&route.lane);
-                let sending = send(Arc::clone(fleet), route, question);
+                let timer = fleet.config.metrics.command(call.name());
+                let sending = send(Arc::clone(fleet), route, question, timer);
                 Self::queued(sending.boxed(), lane, call.turn(), false)
             }
             Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
+use crate::report::LockMetrics;
 use crate::script::call::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
 use crate::script::{Call, HoldRef, Reply, Undoable};
 
@@ -208,6 +209,7 @@ impl Deref for KindCommands {
 pub(crate) struct Kind {
     pub(crate) names: Arc<Names>,
     pub(crate) commands: KindCommands,
+    pub(crate) metrics: LockMetrics,
 }
 
 impl Kind {
@@ -219,7 +221,12 @@ impl Kind {
         commands: KindCommands,
     ) -> Result<Self, Error> {
         let names = Arc::new(Names::of(family, &config.key_prefix, name)?);
-        Ok(Self { names, commands })
+        let metrics = config.metrics.of_lock(commands.rules().name, name);
+        Ok(Self {
+            names,
+            commands,
+            metrics,
+        })
     }
 
     pub(crate) fn names(&self) -> &Arc<Names> {

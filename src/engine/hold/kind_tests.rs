@@ -62,6 +62,7 @@ fn kind(commands: impl Commands + 'static) -> Kind {
     Kind {
         names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         commands: KindCommands::OfOne(Arc::new(commands)),
+        metrics: crate::report::LockMetrics::default(),
     }
 }
 

@@ -310,6 +310,9 @@ impl Watchdog {
         let answered = holds.into_iter().zip(answers);
         let answers =
             join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
+        for _ in answers.iter().filter(|(.., failure)| failure.is_some()) {
+            self.core.config.metrics.renewal("failed");
+        }
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let late = asking.late.into_inner();
         let answered = answers.iter().any(|(.., failure)| failure.is_none());
@@ -445,8 +448,14 @@ impl RenewalQuestion {
 
     fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
         match answer.reply.found() {
-            Some(true) => renewed_for(core, &self.hold, self.renewed, answer),
-            Some(false) => core.lose(&self.hold, LostReason::Missing),
+            Some(true) => {
+                core.config.metrics.renewal("held");
+                renewed_for(core, &self.hold, self.renewed, answer);
+            }
+            Some(false) => {
+                core.config.metrics.renewal("missing");
+                core.lose(&self.hold, LostReason::Missing);
+            }
             None => return Err(Failure::strange_reply()),
         }
         Ok(())
@@ -555,6 +564,10 @@ fn act_on_all(
 /// Redis has the hold, and with `lease` it has it for that long.
 fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
     let now = core.now();
+    if let Some(lease) = lease {
+        let left = now.until(hold.valid_until());
+        core.config.metrics.slack(left, lease.duration());
+    }
     let due = hold.with(|state| {
         match lease {
             Some(lease) => state.prolong(lease.term(answer.sent_at), now),

@@ -2,6 +2,14 @@
 //!
 //! The application learns of losses on a thread of their own. It blocks for as long as the application likes: the keeper
 //! only leaves the loss in a queue, and a log that is blocked does not hold back the alarm.
+//!
+//! The metrics say the same to a recorder of the application. Without their feature they are an empty type.
+
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+mod metrics;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+pub(crate) use self::metrics::{CommandTimer, LockMetrics, Metrics, Waits};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::log::{hand_over, log};
@@ -117,31 +126,29 @@ pub(crate) struct Report {
     polling: AtomicUsize,
     /// Since when renewals have been failing, in nanoseconds; 0 while they do not.
     failing_since: AtomicU64,
+    metrics: Metrics,
 }
 
-/// Counts something for as long as it lives.
-pub(crate) struct Counted<'a>(&'a AtomicUsize);
+/// Counts a release for as long as it lives.
+pub(crate) struct Unreleased<'a>(&'a Report);
 
-impl Drop for Counted<'_> {
+impl Drop for Unreleased<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.unreleased.fetch_sub(1, Ordering::Relaxed);
+        self.0.metrics.unreleased(-1.0);
     }
-}
-
-fn count(number: &AtomicUsize) -> Counted<'_> {
-    number.fetch_add(1, Ordering::Relaxed);
-    Counted(number)
 }
 
 impl Report {
     /// Fails if the system starts no thread.
-    pub(crate) fn start(on_lost: Option<OnLost>) -> std::io::Result<Self> {
+    pub(crate) fn start(on_lost: Option<OnLost>, metrics: Metrics) -> std::io::Result<Self> {
         Ok(Self {
             losses: on_lost.map(OnLost::start).transpose()?,
             lost: AtomicU64::new(0),
             unreleased: AtomicUsize::new(0),
             polling: AtomicUsize::new(0),
             failing_since: AtomicU64::new(0),
+            metrics,
         })
     }
 
@@ -153,17 +160,23 @@ impl Report {
     }
 
     /// A release failed, and is repeated until this is dropped.
-    pub(crate) fn is_unreleased(&self) -> Counted<'_> {
-        count(&self.unreleased)
+    pub(crate) fn is_unreleased(&self) -> Unreleased<'_> {
+        self.unreleased.fetch_add(1, Ordering::Relaxed);
+        self.metrics.unreleased(1.0);
+        Unreleased(self)
     }
 
     /// A subscription is down, until [`listens`](Self::listens).
     pub(crate) fn polls(&self) {
-        self.polling.fetch_add(1, Ordering::Relaxed);
+        if self.polling.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.metrics.polling(1.0);
+        }
     }
 
     pub(crate) fn listens(&self) {
-        self.polling.fetch_sub(1, Ordering::Relaxed);
+        if self.polling.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.metrics.polling(-1.0);
+        }
     }
 
     /// Since when renewals have been failing; none once they work.
