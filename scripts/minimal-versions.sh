@@ -21,7 +21,7 @@ cargo +nightly update --quiet -Z direct-minimal-versions
 CARGO_TARGET_DIR=$target
 export CARGO_TARGET_DIR
 cargo check --quiet --locked
-cargo check --quiet --locked --features tls
+cargo check --quiet --locked --features tls,metrics
 echo "built with the oldest versions allowed:"
 cargo tree --quiet --locked --features tls --edges normal --depth 1 --prefix none | sed 1d | sort | tr '\n' ';'
 cd watchlock-test

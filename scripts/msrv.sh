@@ -19,5 +19,5 @@ echo "building with $toolchain"
 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/msrv"
 export CARGO_TARGET_DIR
 cargo "+$toolchain" check --quiet
-cargo "+$toolchain" check --quiet --features tls
+cargo "+$toolchain" check --quiet --features tls,metrics
 cargo "+$toolchain" check --quiet --package watchlock-test

@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
+# A suite with a feature of its own.
+METRICS=metrics
 ALONE="locks scale keeper_death steward_death"
 LONGEST="kinds campaign cluster quorum"
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
@@ -66,7 +68,7 @@ run model --lib --profile model
 names=
 for main in tests/*/main.rs; do
     name=$(basename "$(dirname "$main")")
-    case " $ALONE $LONGEST " in
+    case " $ALONE $LONGEST $METRICS " in
     *" $name "*) ;;
     *) names="$names $name" ;;
     esac
@@ -76,13 +78,14 @@ printf '%s\n' $LONGEST $names | xargs -P 2 -I NAME sh -c "$suite" suite NAME --t
 for name in $ALONE; do
     run "$name" --test "$name"
 done
+run "$METRICS" --test "$METRICS" --features metrics
 run others --workspace --exclude watchlock --exclude watchlock-simulation --tests
 # With tokio's own randomness by the seed, which takes a build of its own.
 (
     export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/simulation" RUSTFLAGS="--cfg tokio_unstable"
     run simulation --release --package watchlock-simulation --tests
 )
-$CARGO test --quiet --doc
+$CARGO test --quiet --doc --features metrics
 $CARGO test --quiet --doc --workspace --exclude watchlock --exclude watchlock-simulation
 
 echo "the slowest tests:"

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::error::ConfigError;
 use crate::lease::{Lease, LeaseMs};
 use crate::names::MAX_KEY_BYTES;
+use crate::report::{Metrics, OnLost};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -50,6 +51,11 @@ pub(crate) struct Config {
     pub(crate) fair_wait: Duration,
     pub(crate) passes_on: bool,
     pub(crate) acks: Option<Acks>,
+    pub(crate) label: Option<String>,
+    pub(crate) on_lost: Option<OnLost>,
+    pub(crate) lock_label: Option<fn(&str) -> Option<&'static str>>,
+    /// From the start of the client on.
+    pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
 }
 
@@ -74,6 +80,10 @@ impl Default for Config {
             fair_wait: Duration::from_secs(300),
             passes_on: true,
             acks: None,
+            label: None,
+            on_lost: None,
+            lock_label: None,
+            metrics: Metrics::default(),
             clock: Clock::system(),
         }
     }
@@ -133,8 +143,21 @@ impl Config {
                 "1 to 64 replicas within 1 ms to a quarter of command_timeout",
             )?;
         }
+        if let Some(label) = &self.label {
+            check(
+                is_label(label),
+                "label",
+                format_args!("{} bytes long", label.len()),
+                "1 to 256 bytes without control characters",
+            )?;
+        }
         self.backoff.validate()
     }
+}
+
+/// Whether this may be a client's label.
+pub(crate) fn is_label(text: &str) -> bool {
+    (1..=256).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 fn within(
@@ -191,7 +214,7 @@ mod tests {
             let within = Duration::from_millis(ms);
             Some(Acks { wanted, within })
         };
-        let bad: [&dyn Fn(&mut Config); 14] = [
+        let bad: [&dyn Fn(&mut Config); 17] = [
             &|s| s.acks = acks(0, 100),
             &|s| s.acks = acks(1, 0),
             &|s| s.acks = acks(1, 251),
@@ -205,6 +228,9 @@ mod tests {
             &|s| s.fencing_token_ttl = Some(Duration::MAX),
             &|s| s.fair_wait = Duration::from_millis(14_999),
             &|s| s.fair_wait = Duration::MAX,
+            &|s| s.label = Some(String::new()),
+            &|s| s.label = Some("x".repeat(257)),
+            &|s| s.label = Some("a\nb".into()),
             &|s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {

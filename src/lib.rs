@@ -49,6 +49,9 @@
 //! - `tls`: `rediss://` addresses, by rustls with the certificates of the system. Nothing is installed for the
 //!   process. A client that the application made ([`Client::builder_from`]) has its own TLS and does not need it.
 //!
+//! - `metrics`: [instruments](https://github.com/watchlock/watchlock/blob/v0.1.0/docs/metrics.md) for a recorder of
+//!   the facade [metrics](https://docs.rs/metrics). Without it [`Client::stats`] and [`ClientBuilder::on_lost`] remain.
+//!
 //! Everything runs on [tokio](https://docs.rs/tokio). Events and spans go to [tracing](https://docs.rs/tracing).
 
 mod backend;
@@ -64,6 +67,7 @@ mod lease;
 mod lock;
 mod log;
 mod names;
+mod report;
 mod script;
 mod secrets;
 mod slot;
@@ -81,9 +85,10 @@ pub use host::simulated as __simulation;
 pub use lease::Lease;
 pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
-pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
+pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use report::{LostHold, Stats};
 pub use secrets::{Secrets, Tls};
 
 /// What [`ClientBuilder::pool`] takes, and more.

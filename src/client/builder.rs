@@ -20,6 +20,7 @@ use crate::engine::core::Core;
 use crate::engine::keeper::{Engine, Starting};
 use crate::error::{ConfigError, Error};
 use crate::host::own;
+use crate::report::{LostHold, Metrics, OnLost, Report};
 use crate::secrets::{Provider, Secrets, Tls, provider};
 
 /// Configures a client. Setters cannot fail; [`connect`](Self::connect) checks every value.
@@ -250,6 +251,17 @@ impl ClientBuilder {
         self
     }
 
+    /// What [`holders`](crate::Handle::holders) shows to people beside the client's id, such as `billing@host-7`: 1 to 256
+    /// bytes without control characters. Default none.
+    ///
+    /// The client writes it to the key `watchlock_client:<id>`, without the [prefix](Self::key_prefix), once a watchdog's
+    /// lease, for three of them, and deletes it at its end. Locks do not depend on it: if the ACL denies it, the log says
+    /// so at level `debug`.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.settings.label = Some(label.as_ref().to_owned());
+        self
+    }
+
     /// The pauses between tries, and the longest time that a waiter sleeps without a wake-up.
     #[doc(alias = "retryDelay")]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
@@ -384,6 +396,37 @@ impl ClientBuilder {
         self
     }
 
+    /// Called once for each hold that is lost, to alarm, or to end the process: within milliseconds of
+    /// [`lost`](crate::LockGuard::lost), also while the application's runtime is blocked. A [shutdown](Client::shutdown) is
+    /// no loss.
+    ///
+    /// It has a thread of its own, so it may block: other losses wait for it, 1 024 of them at most; the log has all. A panic
+    /// in it is caught and logged. A hold of several locks, or of a [quorum](crate::Quorum), is not reported, but each of
+    /// its locks is.
+    pub fn on_lost(mut self, callback: impl Fn(&LostHold) + Send + Sync + 'static) -> Self {
+        self.settings.on_lost = Some(OnLost::new(callback));
+        self
+    }
+
+    /// Adds the label `lock` to the instruments of locks, with what `label` returns for a lock's name. Default none: names of
+    /// locks are too many for most systems of metrics, so map them to a few values. Needs the feature `metrics`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), watchlock::Error> {
+    /// let client = watchlock::Client::builder("redis://127.0.0.1/")
+    ///     .metrics_lock_label(|name| name.starts_with("order:").then_some("order"))
+    ///     .connect()
+    ///     .await?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metrics_lock_label(mut self, label: fn(&str) -> Option<&'static str>) -> Self {
+        self.settings.lock_label = Some(label);
+        self
+    }
+
     /// The clock that leases are measured with. For tests; default [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.settings.clock = clock;
@@ -497,11 +540,14 @@ const RECONNECT: Duration = Duration::from_millis(200);
 
 /// Starts the keeper without connecting. Also returns its runtime, for tasks that end with it.
 pub(super) fn start(
-    config: Config,
+    mut config: Config,
     dialer: Arc<Dialer>,
     cluster: Cluster,
     asks_server: bool,
 ) -> Result<(Engine, Handle), Failure> {
+    config.metrics = Metrics::start(&config.clock, config.lock_label);
+    let report = Report::start(config.on_lost.clone(), config.metrics.clone());
+    let report = report.map_err(Failure::starting)?;
     let starting = Starting::spawn().map_err(Failure::starting)?;
     let lanes = LaneConfig {
         dialer,
@@ -514,12 +560,18 @@ pub(super) fn start(
         broken: Arc::new(BrokenLinks::default()),
         node: None,
         acks: config.acks,
+        metrics: config.metrics.clone(),
+        used_by: "callers",
+    };
+    let keepers = LaneConfig {
+        used_by: "keeper",
+        ..lanes.clone()
     };
     let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
-    let keeper_fleet = Fleet::open(lanes.clone(), Arc::clone(&cluster), &runtime);
+    let keeper_fleet = Fleet::open(keepers, Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
     let backend = Backend::new(lanes, cluster);
-    let core = Arc::new(Core::new(config, backend, keeper_fleet, mailbox));
+    let core = Arc::new(Core::new(config, report, backend, keeper_fleet, mailbox));
     Ok((starting.begin(core, mail), runtime))
 }

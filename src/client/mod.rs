@@ -20,6 +20,7 @@ use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
     FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
 };
+use crate::report::Stats;
 
 /// A client of one Redis deployment: it makes locks and keeps them alive. Cheap to clone; a process usually has one.
 ///
@@ -163,6 +164,12 @@ impl Client {
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         let owner = self.new_owner();
         owner.scope(future).await
+    }
+
+    /// How the client is doing: what it holds, what waits, what fails. Local; for a page of status, a health check or a test.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine.core.stats()
     }
 
     /// Ends the client. New acquires fail with [`Error::Closed`](crate::Error::Closed), and

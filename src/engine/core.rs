@@ -26,6 +26,7 @@ use crate::host::uuid;
 use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::Names;
+use crate::report::{LostHold, Report, Stats};
 use crate::script::{Call, Reply};
 
 /// The longest hold id: a UUID, a colon and a number.
@@ -47,6 +48,8 @@ pub(crate) enum Mail {
     WriteBehind(Arc<Hold>, Option<u32>, Pending),
     /// Clean up after this hold, which is lost already.
     Lost(Arc<Hold>, LostReason),
+    /// Write the client's label, as the server can be used.
+    ShowLabel,
     /// Complete what is under way, and end.
     Close,
 }
@@ -54,6 +57,7 @@ pub(crate) enum Mail {
 /// What callers and the keeper share. Holds no reference that keeps the client alive.
 pub(crate) struct Core {
     pub(crate) config: Config,
+    pub(crate) report: Report,
     pub(crate) client_id: Uuid,
     /// The first half of every hold id.
     client: Box<str>,
@@ -106,6 +110,7 @@ impl RepliesTogether {
 impl Core {
     pub(crate) fn new(
         config: Config,
+        report: Report,
         backend: Backend,
         keeper_fleet: Arc<Fleet>,
         mailbox: mpsc::UnboundedSender<Mail>,
@@ -116,6 +121,7 @@ impl Core {
                 lease: config.watchdog(),
             },
             config,
+            report,
             client_id,
             client: client_id.to_string().into(),
             backend,
@@ -386,8 +392,8 @@ impl Core {
     /// Cleans up after a loss. The first call for a hold does the work; later ones change nothing.
     pub(crate) fn clean_up_lost(&self, hold: &Arc<Hold>, reason: LostReason) {
         let names = hold.kind.names();
-        let first = if hold.shared_hold().is_some() {
-            self.clean_up_lost_read(hold)
+        let (first, held) = if hold.shared_hold().is_some() {
+            (self.clean_up_lost_read(hold), vec![Arc::clone(hold)])
         } else {
             let (first, reads) = self.at(names, |gate, effects| {
                 let reads = gate.reads_of(hold);
@@ -400,12 +406,25 @@ impl Core {
             for read in &reads {
                 self.schedule.forget(read);
             }
-            first
+            let has_reads = hold.kind.commands.has_reads();
+            (
+                first,
+                if has_reads {
+                    reads
+                } else {
+                    vec![Arc::clone(hold)]
+                },
+            )
         };
         if !first {
             return;
         }
         self.schedule.forget(hold);
+        if reason != LostReason::Shutdown {
+            for hold in held.iter().filter(|hold| !hold.is_abandoned()) {
+                self.report_loss(hold, reason);
+            }
+        }
         let names = Arc::clone(names);
         log(move || {
             let name = names.name();
@@ -415,6 +434,28 @@ impl Core {
                 tracing::warn!(name, %reason, "hold lost");
             }
         });
+    }
+
+    fn report_loss(&self, hold: &Hold, reason: LostReason) {
+        let now = self.now();
+        hold.kind.metrics.lost(reason);
+        self.report.lost(|| LostHold {
+            name: hold.kind.names().name().to_owned(),
+            kind: hold.kind.commands.rules().name,
+            reason,
+            held_for: hold.with(|state| state.held_since()).until(now),
+        });
+    }
+
+    /// How the client is doing.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.report.stats(self.now());
+        self.gates.for_each(|gate| {
+            stats.holds += gate.count_holds();
+            stats.waiters += gate.count_waiters();
+        });
+        stats.connected = self.keeper_fleet.is_connected() || self.backend.is_connected();
+        stats
     }
 
     /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
@@ -548,6 +589,7 @@ pub(crate) fn settle_release(
     let (now, names) = (core.now(), hold.kind.names());
     core.notice_pause(now);
     let answer = release_answer(core, hold, outcome);
+    let is_missing = matches!(answer, ReleaseAnswer::Missing) && !hold.has_ended();
     let failure = match &answer {
         ReleaseAnswer::Failed(failure) => Some(failure.clone()),
         _ => None,
@@ -557,6 +599,10 @@ pub(crate) fn settle_release(
     });
     if over {
         core.schedule.forget(hold);
+    }
+    // A hold that was lost before this was reported then.
+    if is_missing && hold.phase() == Phase::Ended && hold.outcome().is_err() {
+        core.report_loss(hold, LostReason::Missing);
     }
     failure.map_or(Ok(()), Err)
 }

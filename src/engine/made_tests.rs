@@ -55,6 +55,7 @@ pub(crate) fn kind(sort: Sort) -> Kind {
     Kind {
         names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
         commands: KindCommands::OfOne(Arc::new(sort)),
+        metrics: crate::report::LockMetrics::default(),
     }
 }
 

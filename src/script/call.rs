@@ -9,12 +9,11 @@ use smallvec::SmallVec;
 use crate::config::Publish;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::slot::Target;
+use crate::slot::{Slot, Target};
 
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
     /// Its file under `lua/`.
-    #[cfg(test)]
     file: &'static str,
     pub(crate) text: &'static str,
     sha: LazyLock<String>,
@@ -31,7 +30,6 @@ macro_rules! scripts {
     ($($name:ident = $path:literal),+ $(,)?) => {
         $(
             pub(crate) static $name: Script = Script {
-                #[cfg(test)]
                 file: $path,
                 text: include_str!(concat!("../../lua/", $path)),
                 sha: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
@@ -199,6 +197,12 @@ impl<'a> Call<'a> {
         self.for_node_of(names).key(names.key())
     }
 
+    /// Adds a key that belongs to no lock, and goes to the cluster node that has it.
+    pub(crate) fn own_key(self, key: &'a str) -> Self {
+        let target = Target::Slot(Slot::of(key));
+        Self { target, ..self }.key(key)
+    }
+
     /// Goes to the cluster node that has the lock, though its key is not among the keys.
     pub(crate) fn for_node_of(self, names: &Names) -> Self {
         let target = names.target();
@@ -269,6 +273,11 @@ impl<'a> Call<'a> {
 
     pub(crate) fn is_patient(&self) -> bool {
         self.patient
+    }
+
+    /// The file of its script, or the command.
+    pub(crate) fn name(&self) -> &'static str {
+        self.script.map_or(self.command, |script| script.file)
     }
 
     pub(crate) fn target(&self) -> Target {

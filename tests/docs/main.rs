@@ -18,7 +18,7 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 22] = [
+const DOCUMENTS: [&str; 23] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -31,6 +31,7 @@ const DOCUMENTS: [&str; 22] = [
     "docs/fencing.md",
     "docs/guarantees.md",
     "docs/kinds.md",
+    "docs/metrics.md",
     "docs/porting-from-redisson.md",
     "docs/quorum.md",
     "docs/recipes.md",

@@ -171,3 +171,35 @@ async fn the_lease_that_a_fenced_lock_of_java_is_asked_for_is_kept() {
     let ttl = Duration::from_millis(u64::try_from(server.pttl("x").await).expect("a lease"));
     assert!(ttl <= Duration::from_secs(5), "{ttl:?}");
 }
+
+#[tokio::test]
+async fn rust_shows_the_holders_of_java() {
+    let Some((server, java, _)) = java().await else {
+        return;
+    };
+    let rust = watchlock::Client::connect(&server.url()).await.unwrap();
+    let both = rust.get_read_write_lock("x");
+    for kind in ["lock", "fenced", "fair", "spin", "read", "write"] {
+        let holders = async || match kind {
+            "fenced" => rust.get_fenced_lock("x").holders().await,
+            "fair" => rust.get_fair_lock("x").holders().await,
+            "spin" => rust.get_spin_lock("x").holders().await,
+            "read" => both.read_lock().holders().await,
+            "write" => both.write_lock().holders().await,
+            _ => rust.get_lock("x").holders().await,
+        };
+        ask(&java, "lock", kind, json!({"lease_ms": 30_000})).await;
+        assert!(acquires(&java, kind).await, "{kind} is entered again");
+        let shown = holders().await.unwrap();
+        assert_eq!(shown.len(), 1, "{kind}: {shown:?}");
+        let client = shown[0].client.expect("Redisson's id").to_string();
+        assert!(
+            shown[0].hold_id.starts_with(&format!("{client}:")),
+            "{kind}"
+        );
+        assert!(!shown[0].hold_id.ends_with(":write"), "{kind}");
+        assert_eq!((shown[0].hold_count, &shown[0].label), (2, &None), "{kind}");
+        ask(&java, "force_unlock", kind, Value::Null).await;
+        assert_eq!(holders().await.unwrap(), [], "{kind}");
+    }
+}

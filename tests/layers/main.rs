@@ -11,7 +11,7 @@ use watchlock_support::house::House;
 const LAYERS: [&[&str]; 10] = [
     &["host"],
     &["clock", "error", "log", "slot"],
-    &["backoff", "fencing", "lease", "names", "secrets"],
+    &["backoff", "fencing", "lease", "names", "report", "secrets"],
     &["config"],
     &["script"],
     &["backend"],

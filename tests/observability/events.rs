@@ -35,6 +35,52 @@ async fn a_quiet_day_is_quiet() {
 }
 
 #[tokio::test]
+async fn the_span_of_an_acquire_says_what_it_came_to() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_fenced_lock("span");
+    let came_to = |outcome: &str| {
+        let texts = ["recorded acquire", outcome];
+        eventually_count(&log, texts.map(str::to_owned))
+    };
+    let guard = lock.lock().await.unwrap();
+    assert_eq!(
+        log.count(Level::TRACE, &["span acquire", "span", "fenced"]),
+        1
+    );
+    came_to("outcome=\"free\"").await;
+    assert_eq!(
+        log.count(Level::TRACE, &["recorded acquire", "waited_ms="]),
+        1
+    );
+    let busy = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(busy.unwrap().is_none());
+    came_to("outcome=\"busy\"").await;
+    let mut dropped = Box::pin(lock.lock());
+    assert!(poll_once(&mut dropped).await.is_none());
+    drop(dropped);
+    came_to("outcome=\"abandoned\"").await;
+    let (waited, given_back) = tokio::join!(lock.lock(), async {
+        eventually("it waits", LONG, async || client.stats().waiters == 1).await;
+        guard.unlock().await
+    });
+    given_back.unwrap();
+    waited.unwrap().unlock().await.unwrap();
+    came_to("outcome=\"waited\"").await;
+    soon(client.shutdown(LONG)).await;
+    assert!(lock.lock().await.is_err());
+    came_to("outcome=\"failed\"").await;
+}
+
+async fn eventually_count(log: &Log, texts: [String; 2]) {
+    eventually("it is recorded once", LONG, async || {
+        log.count(Level::TRACE, &[&texts[0], &texts[1]]) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_loss_is_logged_once_with_name_and_reason() {
     let log = Log::new().await;
     let server = RedisServer::start();

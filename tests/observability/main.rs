@@ -7,6 +7,8 @@
 mod common;
 
 mod events;
+mod labels;
+mod losses;
 mod secrets;
 
 use std::fmt::Write as _;
@@ -17,6 +19,7 @@ use tokio::sync::MutexGuard;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 
 static HEARD: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 /// Whether whoever logs has to wait.
@@ -37,7 +40,7 @@ impl Visit for Text {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Listener {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         // The application's own threads would stop its runtime.
         let name = std::thread::current().name().unwrap_or_default().to_owned();
@@ -49,6 +52,18 @@ impl<S: Subscriber> Layer<S> for Listener {
             event.record(&mut text);
             HEARD.lock().push((*event.metadata().level(), text.0));
         }
+    }
+
+    fn on_record(
+        &self,
+        span: &tracing::span::Id,
+        values: &tracing::span::Record<'_>,
+        context: Context<'_, S>,
+    ) {
+        let name = context.metadata(span).map_or("", |span| span.name());
+        let mut text = Text(format!("recorded {name} "));
+        values.record(&mut text);
+        HEARD.lock().push((Level::TRACE, text.0));
     }
 
     fn on_new_span(

@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, ready};
 use parking_lot::{Mutex, RwLock};
+use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
@@ -26,14 +27,16 @@ use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
-    all_once, asking_once, once,
+    all_once, asking_once, once, read_once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::backend::timers::Timers;
+use crate::config::Publish;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
 use crate::log::log;
+use crate::report::CommandTimer;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
@@ -96,6 +99,31 @@ impl Message for Option<AckCommand> {
     }
 }
 
+/// A question whose answer is read as it is.
+struct Question {
+    /// What is asked where channels belong to all nodes, and where they belong to slots.
+    words: [Encoded; 2],
+    answer: Option<oneshot::Sender<Value>>,
+}
+
+impl Message for Question {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
+        let lane = &route.lane;
+        let sharded = lane.publish() == Publish::Sharded;
+        let words = &self.words[usize::from(sharded)];
+        let sent_at = lane.now();
+        let value = Box::pin(read_once(lane, words.cmd(), asking)).await?;
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(value);
+        }
+        Ok(TimedReply {
+            reply: Reply::Other,
+            sent_at,
+            server_age: None,
+        })
+    }
+}
+
 /// Sends a message over `route`, and follows redirects.
 #[expect(
     clippy::manual_async_fn,
@@ -105,14 +133,27 @@ fn send(
     fleet: Arc<Fleet>,
     route: LaneRoute,
     mut message: impl Message,
+    timer: CommandTimer,
 ) -> impl Future<Output = CommandResult> + Send {
     async move {
-        match message.sent_on(&route, false).await {
+        let result = match message.sent_on(&route, false).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
             // Boxed because it is rare, and each command in flight allocates the size of this future.
             Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
-        }
+        };
+        timer.ended(|| outcome_of(&result));
+        result
+    }
+}
+
+/// What a command came to, in metrics.
+fn outcome_of(result: &CommandResult) -> &'static str {
+    match result {
+        Ok(_) => "answered",
+        Err(failure) if failure.was_not_sent() => "not_sent",
+        Err(failure) if failure.is_unanswered() => "unanswered",
+        Err(_) => "refused",
     }
 }
 
@@ -153,16 +194,17 @@ impl Pending {
             }
         };
         let lane = Arc::clone(&route.lane);
+        let timer = fleet.config.metrics.command(call.name());
         let (turn, patient) = (call.turn(), call.is_patient());
         if let Some(acks) = &route.acks
             && call.order() != Order::Free
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            let sending = send(Arc::clone(fleet), route, Some(command));
+            let sending = send(Arc::clone(fleet), route, Some(command), timer);
             return Self::queued(sending.boxed(), lane, turn, patient);
         }
-        let sending = send(Arc::clone(fleet), route, call.encode());
+        let sending = send(Arc::clone(fleet), route, call.encode(), timer);
         Self::queued(sending.boxed(), lane, turn, patient)
     }
 
@@ -181,9 +223,11 @@ impl Pending {
             }
         };
         let on = Arc::clone(&lane);
+        let timer = fleet.config.metrics.command("batch");
         let sending = async move {
             let sent_at = on.now();
             let answers = all_once(&on, calls).await?;
+            timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);
             Ok(TimedReply {
@@ -193,6 +237,31 @@ impl Pending {
             })
         };
         Self::queued(sending.boxed(), lane, Turn::Hold, false)
+    }
+}
+
+impl Pending {
+    /// Starts a question that changes nothing. When the result says that it was answered, `answer` has what the server said.
+    /// Where channels belong to slots, `sharded` is sent instead.
+    pub(crate) fn ask(
+        fleet: &Arc<Fleet>,
+        call: &Call<'_>,
+        sharded: &Call<'_>,
+        answer: oneshot::Sender<Value>,
+    ) -> Self {
+        let question = Question {
+            words: [call.encode(), sharded.encode()],
+            answer: Some(answer),
+        };
+        match fleet.route(call.target()) {
+            Ok(route) => {
+                let lane = Arc::clone(&route.lane);
+                let timer = fleet.config.metrics.command(call.name());
+                let sending = send(Arc::clone(fleet), route, question, timer);
+                Self::queued(sending.boxed(), lane, call.turn(), false)
+            }
+            Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),
+        }
     }
 }
 
@@ -286,6 +355,12 @@ impl Fleet {
         let routes = self.routes.read();
         let routes = routes.iter().flatten();
         routes.map(|(_, route)| Arc::clone(&route.lane)).collect()
+    }
+
+    /// Whether any lane has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut connected = self.lanes().into_iter().filter_map(|lane| lane.connected());
+        connected.any(|connected| !connected.connection.has_ended())
     }
 
     /// The numbers of the nodes that have a lane.
@@ -423,6 +498,15 @@ impl Backend {
         }
         fleets.push((runtime.id(), Arc::clone(&fleet)));
         Ok(fleet)
+    }
+
+    /// Whether any lane of any fleet has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let fleets = self.fleets.lock();
+        fleets
+            .iter()
+            .flatten()
+            .any(|(_, fleet)| fleet.is_connected())
     }
 
     /// Asks over each connection to the one server whether that is still a master.

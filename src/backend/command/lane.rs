@@ -45,10 +45,11 @@ pub(crate) struct LaneConfig {
     /// Whether to ask for run id and uptime on each new connection.
     pub(crate) asks_server: bool,
     pub(crate) broken: Arc<BrokenLinks>,
-    /// None for the one server.
     pub(crate) node: Option<Arc<ClusterNode>>,
-    /// How many replicas must acknowledge, if any.
     pub(crate) acks: Option<Acks>,
+    pub(crate) metrics: crate::report::Metrics,
+    /// Whose commands its lanes carry, in metrics.
+    pub(crate) used_by: &'static str,
 }
 
 impl LaneConfig {
@@ -624,7 +625,9 @@ impl Lane {
             self.timers().sleep(pace.wait(self.now())).await;
             let since = self.now();
             let leave_from = pace.attempt(since);
-            match self.config.connect(generation + 1).await {
+            let config = &self.config;
+            let connected = config.connect(generation + 1).await;
+            match config.metrics.connected(config.used_by, connected) {
                 Ok(mut connected) => {
                     generation += 1;
                     // Some round trips, until a reply says how long one takes.

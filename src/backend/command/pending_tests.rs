@@ -50,6 +50,8 @@ fn lane_to(dialer: Dialer, command_timeout: Duration, clock: Clock, runtime: &Ha
         broken: Arc::default(),
         node: None,
         acks: None,
+        metrics: crate::report::Metrics::default(),
+        used_by: "callers",
     };
     Lane::open(config, Box::default(), runtime)
 }

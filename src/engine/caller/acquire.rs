@@ -28,6 +28,10 @@ use crate::engine::hold::state::Level;
 use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::report::{LockMetrics, Waits};
+
+/// The target of the span of an acquire.
+pub(crate) const HANDLE: &str = "watchlock::lock::handle";
 
 /// The request of a caller. A limited wait begins now.
 pub(crate) fn request(
@@ -73,13 +77,16 @@ pub(crate) fn acquire(
     request: Request,
 ) -> impl Future<Output = Result<AcquireOutcome, Error>> + Send {
     // Boxed, so that it takes no memory while a task waits.
-    let mut begun = Box::pin(begin(core, request));
+    let mut begun = Box::pin(begin_measured(core, request));
     async move {
         loop {
-            let (waiting, queued) = match begun.await? {
+            let (mut waiting, queued) = match begun.await? {
                 FirstStep::In(entered) => return Ok(AcquireOutcome::In(entered)),
                 FirstStep::Asked(waiting, queued) => (waiting, queued),
             };
+            if queued {
+                waiting.waits.begin(&waiting.ticket.request.kind.metrics);
+            }
             let verdict = waiting.verdict().await;
             if queued {
                 waiting.log_wait(&verdict);
@@ -87,19 +94,64 @@ pub(crate) fn acquire(
             let request = &waiting.ticket.request;
             match verdict {
                 Verdict::Granted(hold) if core.now() < hold.valid_until() => {
+                    let waited = queued || request.rounds > 0;
+                    waiting.is_over(if waited { "waited" } else { "free" });
                     return Ok(AcquireOutcome::In(request.entered(hold)));
                 }
                 // The grant was lost before the caller collected it.
                 Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
-                Verdict::Busy(until) => return Ok(AcquireOutcome::Busy(until)),
-                Verdict::Failed(error) if waiting.ticket.was_sent() => {
-                    return Err(error.after_a_send());
+                Verdict::Busy(until) => {
+                    waiting.is_over("busy");
+                    return Ok(AcquireOutcome::Busy(until));
                 }
-                Verdict::Failed(error) => return Err(*error),
+                Verdict::Failed(error) => {
+                    waiting.is_over("failed");
+                    let sent = waiting.ticket.was_sent();
+                    return Err(if sent { error.after_a_send() } else { *error });
+                }
                 Verdict::Again => {}
             }
-            begun = Box::pin(begin(core, waiting.ticket.request.again(&waiting.ticket)));
+            begun = Box::pin(begin_measured(
+                core,
+                waiting.ticket.request.again(&waiting.ticket),
+            ));
         }
+    }
+}
+
+/// As [`begin`], and reports an acquire that is over then.
+fn begin_measured(
+    core: &Arc<Core>,
+    request: Request,
+) -> impl Future<Output = Result<FirstStep<'_>, Error>> + Send {
+    let (metrics, since) = (request.kind.metrics.clone(), request.since);
+    let entered = if request.rounds > 0 { "waited" } else { "free" };
+    let begun = begin(core, request);
+    async move {
+        let first = begun.await;
+        match &first {
+            Ok(FirstStep::In(_)) => is_over(core, &metrics, since, entered),
+            Ok(FirstStep::Asked(..)) => {}
+            Err(_) => is_over(core, &metrics, since, "failed"),
+        }
+        first
+    }
+}
+
+/// Reports the end of an acquire to metrics, and to its span.
+fn is_over(core: &Core, metrics: &LockMetrics, since: Moment, outcome: &'static str) {
+    let span = tracing::Span::current();
+    let is_own = |span: &tracing::Metadata<'_>| span.target() == HANDLE && span.name() == "acquire";
+    let is_own = span.metadata().is_some_and(is_own);
+    if !is_own && !metrics.is_on() {
+        return;
+    }
+    let after = since.until(core.now());
+    metrics.acquired(outcome, after);
+    if is_own {
+        let waited_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        span.record("outcome", outcome)
+            .record("waited_ms", waited_ms);
     }
 }
 
@@ -124,7 +176,11 @@ fn begin(
         let fleet = core.backend.callers_fleet()?;
         let now = core.now();
         let ticket = Ticket::new(core.number(), request);
-        let waiting = Waiting { core, ticket };
+        let waiting = Waiting {
+            core,
+            ticket,
+            waits: Waits::default(),
+        };
         let queued = match waiting.pass_gate(&fleet, now)? {
             (Arrival::First(pending), Some(hold)) => {
                 waiting.first_try(&hold, pending).await;
@@ -213,9 +269,15 @@ pub(crate) fn start_join(
 struct Waiting<'a> {
     core: &'a Arc<Core>,
     ticket: Arc<Ticket>,
+    waits: Waits,
 }
 
 impl Waiting<'_> {
+    fn is_over(&self, outcome: &'static str) {
+        let request = &self.ticket.request;
+        is_over(self.core, &request.kind.metrics, request.since, outcome);
+    }
+
     /// Passes the gate: returns where the ticket is now, and the attempt if the caller sends it.
     fn pass_gate(
         &self,
@@ -375,6 +437,10 @@ impl Drop for Waiting<'_> {
         // A verdict that was collected belongs to the caller.
         if self.ticket.is_collected() {
             return;
+        }
+        // A client that closes has failed it.
+        if !self.core.is_closing() {
+            self.is_over("abandoned");
         }
         // Dropped last, when no lock is held: it may own a guard of the same lock.
         let _waker = self.ticket.take_waker();

@@ -136,10 +136,13 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         valid_until,
         ends_at,
     };
+    let commands = hold.kind.commands.downgraded()?;
+    let metrics = &core.config.metrics;
     let request = Request {
         kind: Kind {
+            metrics: metrics.of_lock(commands.rules().name, names.name()),
             names: Arc::clone(names),
-            commands: hold.kind.commands.downgraded()?,
+            commands,
         },
         owner: owner.clone(),
         lease: hold.lease,

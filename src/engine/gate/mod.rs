@@ -49,7 +49,7 @@ use self::succession::{Succession, Wakeups};
 use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
-use super::hold::state::{HoldState, Level, RenewalPlan};
+use super::hold::state::{HoldState, Level, Phase, RenewalPlan};
 use super::hold::{Effects, Hold};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
@@ -331,7 +331,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             | Seat::Releasing { .. } => false,
             _ => match self.last_answer {
                 LastAnswer::Busy(until) => {
-                    let published = ticket.request.kind.commands.rules().publishes_releases;
+                    let published = !ticket.request.kind.commands.rules().is_string;
                     let heard = published && self.wakeups.hear_holder();
                     heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
                 }
@@ -457,6 +457,23 @@ impl<C: Clone + PartialEq> Gate<C> {
         let others =
             others.filter(move |hold| occupant.is_none_or(|occupant| !Arc::ptr_eq(hold, occupant)));
         occupant.into_iter().chain(others)
+    }
+
+    /// How many holds callers have: reads, where callers get those.
+    pub(crate) fn count_holds(&self) -> usize {
+        let own = match &self.seat {
+            Seat::Held { hold, .. } => Some(hold),
+            _ => None,
+        };
+        let held = |hold: &&Arc<Hold>| hold.phase() == Phase::Held && !hold.is_abandoned();
+        self.reads().chain(own).filter(held).count()
+    }
+
+    /// How many callers wait.
+    pub(crate) fn count_waiters(&self) -> usize {
+        let attempt = self.seat.attempt();
+        let tried = attempt.is_some_and(|attempt| attempt.ticket.is_waiting());
+        self.queue.len() + usize::from(tried)
     }
 
     /// The hold, or attempt, of that hold id.

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fencing::FencingToken;
 use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
+use crate::report::LockMetrics;
 use crate::script::call::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
 use crate::script::{Call, HoldRef, Reply, Undoable};
 
@@ -39,6 +40,8 @@ pub(crate) enum Sharing {
 /// What differs between kinds beside their commands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KindRules {
+    /// Its name in metrics and reports.
+    pub(crate) name: &'static str,
     pub(crate) sharing: Sharing,
     /// Whether this client may pass a hold of this kind on to its next waiter without asking Redis. The hold must be
     /// one field with a count of one, and a grant or release must not change anything else.
@@ -47,17 +50,18 @@ pub(crate) struct KindRules {
     pub(crate) needs_time: bool,
     /// The delays between tries, for a kind whose waiters do not listen for wake-ups.
     pub(crate) backoff: Option<Backoff>,
-    /// Whether everybody who shares the lock publishes its release.
-    pub(crate) publishes_releases: bool,
+    /// Whether the lock is a string, as other libraries have it, which publish no releases.
+    pub(crate) is_string: bool,
 }
 
 impl KindRules {
     pub(crate) const DEFAULT: Self = Self {
+        name: "plain",
         sharing: Sharing::Exclusive,
         passes_on: false,
         needs_time: false,
         backoff: None,
-        publishes_releases: true,
+        is_string: false,
     };
 }
 
@@ -174,6 +178,9 @@ pub(crate) trait RedisQueue {
     /// it every few seconds.
     fn vouch<'a>(&self, names: &'a Names, client: &'a str, ids: &[&'a str]) -> Call<'a>;
 
+    /// Asks how many places there are, of all clients.
+    fn length<'a>(&self, names: &'a Names) -> Call<'a>;
+
     /// The channel of the message that it is the turn of a hold id.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
@@ -202,6 +209,7 @@ impl Deref for KindCommands {
 pub(crate) struct Kind {
     pub(crate) names: Arc<Names>,
     pub(crate) commands: KindCommands,
+    pub(crate) metrics: LockMetrics,
 }
 
 impl Kind {
@@ -213,7 +221,12 @@ impl Kind {
         commands: KindCommands,
     ) -> Result<Self, Error> {
         let names = Arc::new(Names::of(family, &config.key_prefix, name)?);
-        Ok(Self { names, commands })
+        let metrics = config.metrics.of_lock(commands.rules().name, name);
+        Ok(Self {
+            names,
+            commands,
+            metrics,
+        })
     }
 
     pub(crate) fn names(&self) -> &Arc<Names> {

@@ -117,6 +117,7 @@ impl Hold {
     /// A read of `shared` with one level. It lasts for `term`, or as long as `shared` if the watchdog keeps it.
     pub(crate) fn read(shared: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
         let state = HoldState::read(level, term);
+        origin.kind.metrics.hold_begins();
         Arc::new(Self::new(origin, Some(Arc::clone(shared)), state))
     }
 
@@ -132,6 +133,7 @@ impl Hold {
 
     /// A hold that another one was passed on to: it begins in `state`, with the other's field in Redis.
     pub(crate) fn passed_on(origin: Origin, state: HoldState) -> Arc<Self> {
+        origin.kind.metrics.hold_begins();
         Arc::new(Self::new(origin, None, state))
     }
 
@@ -214,8 +216,28 @@ impl Hold {
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
         let changed = before != seen(&state);
+        if before.0 != state.phase() && self.kind.metrics.is_on() {
+            self.measure(before.0, &state);
+        }
         drop(state);
         (result, changed && self.has_waiters())
+    }
+
+    /// Reports a change of phase to metrics, unless it is that of a hold that no caller has.
+    fn measure(&self, before: Phase, state: &HoldState) {
+        let is_shared_hold = self.read_of.is_none() && self.kind.commands.has_reads();
+        if is_shared_hold || self.abandoned {
+            return;
+        }
+        let metrics = &self.kind.metrics;
+        let end = match (before, state.how_it_ended()) {
+            (Phase::Trying, None) => return metrics.hold_begins(),
+            (Phase::Held, Some(Ended::Released)) => "released",
+            (Phase::Held, Some(Ended::Left)) => "left",
+            (Phase::Held, Some(Ended::Lost(_))) => "lost",
+            _ => return,
+        };
+        metrics.hold_ends(end, state.held_since());
     }
 
     /// Up to when the client vouches for it, or the start of time if it does not.

@@ -262,7 +262,11 @@ mod tests {
             KindCommands::OfAll(&Test { shared: false })
         };
         let origin = Origin {
-            kind: Kind { names, commands },
+            kind: Kind {
+                names,
+                commands,
+                metrics: crate::report::LockMetrics::default(),
+            },
             id: number.to_string().into(),
             number,
             lease: LEASE,

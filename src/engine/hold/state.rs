@@ -112,6 +112,7 @@ pub(crate) enum Due {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct HoldState {
     phase: Phase,
+    held_since: Moment,
     valid_until: Moment,
     /// Up to when it would be valid by its leases alone. Later than `valid_until` only if 7 limits that (an assured
     /// hold).
@@ -167,6 +168,7 @@ impl HoldState {
     pub(crate) fn trying(finish_by: Moment) -> Self {
         Self {
             phase: Phase::Trying,
+            held_since: Moment::default(),
             valid_until: Moment::default(),
             promised: Moment::default(),
             lease_ends: Moment::default(),
@@ -192,6 +194,7 @@ impl HoldState {
         let mut read = Self::trying(Moment::default());
         read.is_read = true;
         read.phase = Phase::Held;
+        read.held_since = term.sent_at;
         read.add(level);
         if level == Level::Fixed {
             read.vouch(term);
@@ -201,6 +204,11 @@ impl HoldState {
 
     pub(crate) fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// When the command was sent that granted it, or since when it has it from another.
+    pub(crate) fn held_since(&self) -> Moment {
+        self.held_since
     }
 
     /// Up to when the client vouches for it, while it is held. A read that the watchdog keeps has no end of its own
@@ -375,6 +383,7 @@ impl HoldState {
             return false;
         }
         self.phase = Phase::Held;
+        self.held_since = term.sent_at;
         self.vouch(term);
         self.add(level);
         true
@@ -493,6 +502,7 @@ impl HoldState {
         self.passed_on = true;
         let mut next = Self::trying(self.finish_by);
         next.phase = Phase::Held;
+        next.held_since = now;
         (next.valid_until, next.promised) = (self.valid_until, self.promised);
         (next.lease_ends, next.found_at) = (self.lease_ends, self.found_at);
         next.add(Level::Watchdog);

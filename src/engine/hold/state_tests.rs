@@ -15,6 +15,8 @@ impl Hash for HoldState {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Self {
             phase,
+            // Nothing is decided by it.
+            held_since: _,
             valid_until,
             promised,
             lease_ends,

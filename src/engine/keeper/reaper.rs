@@ -39,7 +39,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     }
     let give_up = lease_ends.max(core.now() + core.config.command_timeout + ghost_time(&hold));
     let mut delays = core.config.backoff.delays(hold.number);
-    let mut answered_since = None;
+    let (mut answered_since, mut unreleased) = (None, None);
     loop {
         // Read before the send: a request for a place may run after this release, and its answer may arrive with that
         // of the release.
@@ -60,6 +60,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 since.until(now) >= ghost_time(&hold).min(most)
             }
             Err(failure) => {
+                unreleased.get_or_insert_with(|| core.report.is_unreleased());
                 pause = pause.min(OUTAGE);
                 let over = now >= give_up;
                 if over {

@@ -100,6 +100,7 @@ fn with_all<'a>(call: Call<'a>, hold_ids: &[&'a str]) -> Call<'a> {
 impl Commands for InOrder {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "fair",
             needs_time: true,
             ..KindRules::DEFAULT
         }
@@ -137,6 +138,12 @@ impl RedisQueue for InOrder {
     fn vouch<'a>(&self, names: &'a Names, client: &'a str, ids: &[&'a str]) -> Call<'a> {
         let call = self.call(&FAIR_VOUCH, names);
         with_all(call.arg(client), ids).publishes()
+    }
+
+    fn length<'a>(&self, names: &'a Names) -> Call<'a> {
+        Call::plain("LLEN")
+            .for_node_of(names)
+            .key(names.other(KEYS[0]))
     }
 
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {

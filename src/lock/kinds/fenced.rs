@@ -121,6 +121,7 @@ struct WithTokens {
 impl Commands for WithTokens {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "fenced",
             needs_time: true,
             ..KindRules::DEFAULT
         }

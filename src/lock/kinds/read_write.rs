@@ -272,11 +272,13 @@ fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
 /// hold.
 impl Commands for Mode {
     fn rules(&self) -> KindRules {
+        let (name, sharing) = match self {
+            Self::Read => ("read", Sharing::Reads),
+            Self::Write => ("write", Sharing::Writes),
+        };
         KindRules {
-            sharing: match self {
-                Self::Read => Sharing::Reads,
-                Self::Write => Sharing::Writes,
-            },
+            name,
+            sharing,
             needs_time: true,
             ..KindRules::DEFAULT
         }

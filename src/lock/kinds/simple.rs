@@ -59,8 +59,8 @@ struct Strings;
 impl Commands for Strings {
     fn rules(&self) -> KindRules {
         KindRules {
-            // Other libraries publish nothing.
-            publishes_releases: false,
+            name: "simple",
+            is_string: true,
             ..KindRules::DEFAULT
         }
     }

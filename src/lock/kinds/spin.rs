@@ -80,6 +80,7 @@ struct Polling {
 impl Commands for Polling {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "spin",
             passes_on: true,
             backoff: Some(self.backoff),
             ..KindRules::DEFAULT

@@ -126,6 +126,7 @@ impl World {
         Kind {
             names: Arc::clone(&self.names),
             commands: KindCommands::OfOne(Arc::new(side)),
+            metrics: crate::report::LockMetrics::default(),
         }
     }
 

@@ -84,6 +84,7 @@ impl HubConnection {
         tokio::time::sleep(connecting.pace.wait(now)).await;
         connecting.pace.attempt(self.config.clock.now());
         let connected = self.connect().await;
+        let connected = self.config.metrics.connected("messages", connected);
         connecting.record(self.config.clock.now(), connected.as_ref().err());
         let timeout = self.config.command_timeout;
         let listener = Listener::start(connected?, Arc::clone(&self.cluster), timeout);

@@ -81,6 +81,7 @@ impl Listening {
             channel: channel.into(),
             state: SubscriptionState::Off,
             refusals: hub::refusals(),
+            is_down: false,
         }
     }
 
@@ -135,6 +136,14 @@ struct Subscription {
     state: SubscriptionState,
     /// The pauses before a refused subscription is tried again.
     refusals: Delays,
+    /// It failed or broke, and has not worked since.
+    is_down: bool,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.is_down(false);
+    }
 }
 
 /// What a subscription reports.
@@ -167,6 +176,16 @@ impl Subscription {
             }
             self.stop().await;
         }));
+    }
+
+    /// Notes whether waiters poll because of it.
+    fn is_down(&mut self, is_down: bool) {
+        let report = &self.keeper.core.report;
+        match (std::mem::replace(&mut self.is_down, is_down), is_down) {
+            (false, true) => report.polls(),
+            (true, false) => report.listens(),
+            _ => {}
+        }
     }
 
     /// Whether messages arrive.
@@ -215,6 +234,7 @@ impl Subscription {
                 route.changed.notified().await;
                 if route.is_broken() {
                     self.state = SubscriptionState::Off;
+                    self.is_down(true);
                     return ChannelNews::Broken;
                 }
                 let messages = route.take_messages();
@@ -242,10 +262,12 @@ impl Subscription {
         let (names, cause) = (Arc::clone(&self.names), failure.clone());
         log(move || tracing::debug!(name = names.name(), %cause, "not subscribed, polling"));
         self.state = SubscriptionState::Failed(until);
+        self.is_down(true);
     }
 
     fn confirmed(&mut self) {
         self.refusals.reset();
+        self.is_down(false);
         if self.keeper.hub.granted(&self.channel) {
             let names = Arc::clone(&self.names);
             log(move || tracing::info!(name = names.name(), "subscribing works again"));

@@ -88,9 +88,12 @@ impl ByNode {
 
     /// Logs the beginning and the end of an outage, once each. It does not end with the last hold that cannot be renewed,
     /// but with a renewal that was `answered`.
-    fn log_outage(&mut self, failure: Option<Failure>, answered: bool) {
+    fn log_outage(&mut self, core: &Core, failure: Option<Failure>, answered: bool) {
         let failing = self.nodes.values().any(|node| node.queue.has_trouble());
         let begins = failing && !self.failing;
+        if failing != self.failing {
+            core.report.renewals_fail(failing.then(|| core.now()));
+        }
         self.failing = failing;
         if begins {
             self.logged = true;
@@ -307,6 +310,9 @@ impl Watchdog {
         let answered = holds.into_iter().zip(answers);
         let answers =
             join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
+        for _ in answers.iter().filter(|(.., failure)| failure.is_some()) {
+            self.core.config.metrics.renewal("failed");
+        }
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let late = asking.late.into_inner();
         let answered = answers.iter().any(|(.., failure)| failure.is_none());
@@ -352,7 +358,7 @@ impl Watchdog {
             let node = renewals.of(node, &self.core);
             record(&mut node.queue);
             let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
-            renewals.log_outage(failure, answered);
+            renewals.log_outage(&self.core, failure, answered);
             verifies_all
         };
         if verifies_all {
@@ -442,8 +448,14 @@ impl RenewalQuestion {
 
     fn answered(&self, core: &Core, answer: &TimedReply) -> Result<(), Failure> {
         match answer.reply.found() {
-            Some(true) => renewed_for(core, &self.hold, self.renewed, answer),
-            Some(false) => core.lose(&self.hold, LostReason::Missing),
+            Some(true) => {
+                core.config.metrics.renewal("held");
+                renewed_for(core, &self.hold, self.renewed, answer);
+            }
+            Some(false) => {
+                core.config.metrics.renewal("missing");
+                core.lose(&self.hold, LostReason::Missing);
+            }
             None => return Err(Failure::strange_reply()),
         }
         Ok(())
@@ -552,6 +564,10 @@ fn act_on_all(
 /// Redis has the hold, and with `lease` it has it for that long.
 fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
     let now = core.now();
+    if let Some(lease) = lease {
+        let left = now.until(hold.valid_until());
+        core.config.metrics.slack(left, lease.duration());
+    }
     let due = hold.with(|state| {
         match lease {
             Some(lease) => state.prolong(lease.term(answer.sent_at), now),

@@ -1,0 +1,234 @@
+//! `on_lost`, which tells the application of lost holds, and `stats`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use watchlock::{Client, ClientBuilder, Lease, LostHold, LostReason};
+use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
+use watchlock_support::server::RedisServer;
+
+use super::Log;
+use crate::common::{LONG, SHORT, ms, soon};
+
+#[derive(Clone, Default)]
+struct Losses(Arc<Mutex<Vec<LostHold>>>);
+
+impl Losses {
+    fn of(&self, builder: ClientBuilder) -> ClientBuilder {
+        let losses = self.clone();
+        builder.on_lost(move |lost| losses.0.lock().push(lost.clone()))
+    }
+
+    async fn until(&self, count: usize) -> Vec<LostHold> {
+        eventually("so many losses", LONG, async || {
+            self.0.lock().len() >= count
+        })
+        .await;
+        let mut losses = self.0.lock().clone();
+        losses.sort_by(|one, other| one.name.cmp(&other.name));
+        losses
+    }
+}
+
+fn short(server: &RedisServer) -> ClientBuilder {
+    Client::builder(&server.url()).watchdog_lease(SHORT)
+}
+
+#[tokio::test]
+async fn each_lost_hold_of_each_kind_is_reported_once() {
+    let server = RedisServer::start();
+    let losses = Losses::default();
+    let client = losses
+        .of(short(&server).key_prefix("app:"))
+        .connect()
+        .await
+        .unwrap();
+    let guards = [
+        client.get_fair_lock("fair").lock().await.unwrap(),
+        client
+            .get_fenced_lock("fenced")
+            .lock()
+            .await
+            .unwrap()
+            .into(),
+        client.get_lock("plain").lock().await.unwrap(),
+        client
+            .get_read_write_lock("read")
+            .read_lock()
+            .lock()
+            .await
+            .unwrap(),
+        client.get_simple_lock("simple").lock().await.unwrap(),
+        client.get_spin_lock("spin").lock().await.unwrap(),
+        client
+            .get_read_write_lock("write")
+            .write_lock()
+            .lock()
+            .await
+            .unwrap()
+            .into(),
+    ];
+    let inner = guards[2].reenter(Lease::Watchdog).await.unwrap();
+    assert_eq!(client.stats().holds, 7);
+    server.cmd(&["FLUSHALL"]).await;
+    let reported = losses.until(7).await;
+    assert_eq!(client.stats().lost, 7);
+    for lost in &reported {
+        assert_eq!(lost.name, lost.kind);
+        assert_eq!(lost.reason, LostReason::Missing);
+        assert!(lost.held_for < LONG);
+    }
+    drop((inner, guards));
+
+    let fixed = client.get_lock("a").lock_with_lease(ms(50)).await.unwrap();
+    assert_eq!(soon(fixed.lost()).await, LostReason::Expired);
+    let forced = client.get_lock("b").lock().await.unwrap();
+    client.get_lock("b").force_unlock().await.unwrap();
+    assert_eq!(soon(forced.lost()).await, LostReason::Forced);
+    let late = client.get_lock("c").lock().await.unwrap();
+    server.cmd(&["DEL", "app:c"]).await;
+    assert!(late.unlock().await.is_err_and(|error| error.is_lost()));
+    let reported = losses.until(10).await;
+    let reasons = [LostReason::Expired, LostReason::Forced, LostReason::Missing];
+    for (lost, reason) in reported.iter().zip(reasons) {
+        assert_eq!(lost.reason, reason, "{lost:?}");
+    }
+    assert!(reported[0].held_for >= ms(40), "{:?}", reported[0]);
+
+    // Two readers of one client are two holds.
+    let both = client.get_read_write_lock("d").read_lock();
+    let readers = [both.lock().await.unwrap(), both.lock().await.unwrap()];
+    assert_eq!(client.stats().holds, 2);
+    server.cmd(&["DEL", "app:d"]).await;
+    losses.until(12).await;
+    drop((fixed, forced, readers));
+
+    let left = client.get_lock("e").lock().await.unwrap();
+    soon(client.shutdown(Duration::ZERO)).await;
+    assert!(left.unlock().await.is_err());
+    drop(client);
+    assert_eq!(losses.until(12).await.len(), 12, "a shutdown is no loss");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i8_a_callback_that_sleeps_for_a_lease_costs_no_hold() {
+    let server = RedisServer::start();
+    let builder = short(&server).on_lost(|_| std::thread::sleep(SHORT + SHORT / 2));
+    let client = builder.connect().await.unwrap();
+    let kept = client.get_lock("kept").lock().await.unwrap();
+    for name in ["one", "two"] {
+        let lost = client.get_lock(name).lock().await.unwrap();
+        server.cmd(&["DEL", name]).await;
+        soon(lost.lost()).await;
+    }
+    let lost = tokio::time::timeout(SHORT * 2, kept.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    kept.unlock().await.unwrap();
+    assert_eq!(client.stats().lost, 2);
+    soon(client.shutdown(LONG)).await;
+}
+
+#[tokio::test]
+async fn a_callback_that_panics_is_logged_and_called_again() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let losses = Losses::default();
+    let heard = losses.clone();
+    let builder = short(&server).on_lost(move |lost| {
+        heard.0.lock().push(lost.clone());
+        assert!(lost.name != "bad", "the application's bug");
+    });
+    let client = builder.connect().await.unwrap();
+    for name in ["bad", "good"] {
+        let guard = client.get_lock(name).lock().await.unwrap();
+        server.cmd(&["DEL", name]).await;
+        soon(guard.lost()).await;
+    }
+    assert_eq!(losses.until(2).await.len(), 2);
+    eventually("it is logged", LONG, async || {
+        log.count(tracing::Level::ERROR, &["on_lost panicked", "bad"]) == 1
+    })
+    .await;
+}
+
+/// The runtime of the test has one thread, which stands still.
+#[tokio::test]
+async fn the_alarm_goes_off_while_runtime_and_log_are_blocked() {
+    let log = Log::new().await;
+    let server = RedisServer::start();
+    let losses = Losses::default();
+    let client = losses.of(short(&server)).connect().await.unwrap();
+    let guard = client.get_lock("x").lock_with_lease(ms(100)).await.unwrap();
+    log.block(true);
+    let since = std::time::Instant::now();
+    while losses.0.lock().is_empty() && since.elapsed() < LONG {
+        std::thread::sleep(ms(1));
+    }
+    assert_eq!(losses.0.lock()[0].reason, LostReason::Expired);
+    log.block(false);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn stats_show_what_is_held_what_waits_and_what_fails() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url())
+        .watchdog_lease(SHORT)
+        .command_timeout(ms(100));
+    let client = builder.connect().await.unwrap();
+    let calm = client.stats();
+    assert!(calm.connected && !calm.polling, "{calm:?}");
+    assert_eq!(
+        (calm.holds, calm.waiters, calm.lost, calm.failing_for),
+        (0, 0, 0, None)
+    );
+    let guard = client.get_lock("x").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = client.get_lock("x");
+        async move { lock.lock().await }
+    });
+    eventually("it waits", LONG, async || {
+        (client.stats().holds, client.stats().waiters) == (1, 1)
+    })
+    .await;
+    eventually("it listens", LONG, async || {
+        !server.channels().await.is_empty()
+    })
+    .await;
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("all is down", LONG, async || {
+        let stats = client.stats();
+        stats.polling && stats.failing_for.is_some() && !stats.connected
+    })
+    .await;
+    waiting.abort();
+    drop(guard);
+    eventually("the release is repeated", LONG, async || {
+        let stats = client.stats();
+        stats.unreleased == 1 && stats.waiters == 0 && stats.holds == 0
+    })
+    .await;
+    proxy.accept();
+    eventually("all is well", LONG, async || {
+        let stats = client.stats();
+        stats.unreleased == 0 && !stats.polling && stats.connected
+    })
+    .await;
+    let guard = client.get_lock("x").lock().await.unwrap();
+    eventually("renewals work", LONG, async || {
+        client.stats().failing_for.is_none()
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    soon(client.shutdown(LONG)).await;
+    let over = client.stats();
+    assert_eq!(
+        (over.holds, over.waiters, over.unreleased),
+        (0, 0, 0),
+        "{over:?}"
+    );
+}
