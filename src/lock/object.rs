@@ -324,7 +324,8 @@ pub(super) async fn run_under<G: IsGuard, T>(
     }
 }
 
-async fn while_valid<G: IsGuard, T>(
+/// Runs `body`, which is dropped when the hold of `guard` is lost.
+pub(super) async fn while_valid<G: IsGuard, T>(
     guard: &G,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {

@@ -9,6 +9,7 @@ mod detached;
 mod forced;
 mod guard_rails;
 mod handles;
+mod once;
 mod orders;
 mod owners;
 mod places;
