@@ -23,6 +23,7 @@
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`Quorum`]: locks that a majority of independent servers grants.
+//! - [`Election`]: who holds a lock leads.
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) returns whether the lock was held to
 //!   the end; a drop releases it in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
@@ -79,7 +80,7 @@ pub use fencing::FencingToken;
 #[doc(hidden)]
 pub use host::simulated as __simulation;
 pub use lease::Lease;
-pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
+pub use lock::{Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};

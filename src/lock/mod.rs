@@ -1,9 +1,10 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
+//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]), elections ([`election`]). A level of a hold of [`several`] locks
 //! has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
+mod election;
 mod guard;
 mod handle;
 pub mod kinds;
@@ -14,6 +15,7 @@ pub(crate) mod quorum;
 mod several;
 mod view;
 
+pub use self::election::Election;
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
 pub use self::kinds::ReentrantLock;

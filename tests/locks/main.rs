@@ -6,6 +6,7 @@ mod common;
 
 mod cancellation;
 mod detached;
+mod election;
 mod forced;
 mod guard_rails;
 mod handles;

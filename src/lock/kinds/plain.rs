@@ -82,7 +82,7 @@ impl ReentrantLock {
             return Ok(None);
         };
         guard.may_expire()?;
-        let value = while_valid(&guard, body).await?;
+        let value = while_valid(&guard, body(&guard)).await?;
         guard.let_expire()?;
         Ok(Some(value))
     }
