@@ -7,6 +7,7 @@ use futures_util::future::select;
 use parking_lot::Mutex;
 
 use super::guard::IsGuard;
+use super::inspect::Holder;
 use super::kinds::fenced::{self, FencedGuard, FencedLock};
 use super::object::{release_after_run, while_valid};
 use super::owner::Owner;
@@ -115,5 +116,20 @@ impl Election {
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.term.lock().as_ref().is_some_and(HoldView::is_valid)
+    }
+
+    /// Who leads now, in whatever process; `None` between terms. Asks Redis. For people:
+    /// [`is_leader`](Self::is_leader) is for code.
+    ///
+    /// # Errors
+    ///
+    /// As [`holders`](crate::Handle::holders).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn leader(&self) -> Result<Option<Holder>, Error> {
+        let holders = self.lock.holders().await?;
+        Ok(holders.into_iter().next())
     }
 }

@@ -232,6 +232,17 @@ async fn a_leader_that_is_dropped_or_panics_resigns() {
 }
 
 #[tokio::test]
+async fn everybody_sees_who_leads() {
+    let redis = Redis::start();
+    let (one, two) = (redis.client().await.unwrap(), redis.client().await.unwrap());
+    let (election, other) = (one.get_election("leader"), two.get_election("leader"));
+    assert_eq!(other.leader().await.unwrap(), None);
+    let seen = election.lead(async |_| other.leader().await.unwrap());
+    assert_eq!(seen.await.unwrap().unwrap().client, Some(one.id()));
+    assert_eq!(other.leader().await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn candidates_of_one_scope_exclude_each_other() {
     let redis = Redis::start();
     let client = redis.client().await.unwrap();
