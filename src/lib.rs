@@ -28,7 +28,7 @@
 //!   the end; a drop releases it in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
 //! - [`Owner`], [`Client::scope`]: who may enter again. Without one, every acquire stands for itself.
-//! - [`Lease`]: kept alive by the watchdog, or fixed.
+//! - [`Lease`]: kept alive by the watchdog, for ever or at most for a time, or fixed.
 //! - [`Error`]: lost, not yours, unreachable, refused and denied are different things; busy is `None`.
 //!
 //! # What is guaranteed
