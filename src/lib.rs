@@ -47,6 +47,7 @@
 //!
 //! # Features
 //!
+//! - `blocking`: the module `blocking`, for code without `async`.
 //! - `tls`: `rediss://` addresses, by rustls with the certificates of the system. Nothing is installed for the
 //!   process. A client that the application made ([`Client::builder_from`]) has its own TLS and does not need it.
 //!
@@ -54,6 +55,8 @@
 
 mod backend;
 mod backoff;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod clock;
 mod config;

@@ -21,6 +21,8 @@ pub use self::election::Election;
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
 pub use self::inspect::Holder;
+#[cfg(feature = "blocking")]
+pub(crate) use self::inspect::InspectTarget;
 pub use self::kinds::ReentrantLock;
 pub use self::kinds::fair::FairLock;
 pub use self::kinds::fenced::{FencedGuard, FencedLock};
@@ -28,6 +30,8 @@ pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
 pub use self::multi::{MultiLock, MultiLockBuilder};
+#[cfg(feature = "blocking")]
+pub(crate) use self::object::release_after_run;
 pub use self::object::{Lock, LockExt, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};

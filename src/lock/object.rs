@@ -317,7 +317,7 @@ pub(super) async fn run_under<G: IsGuard, T>(
 }
 
 /// Gives the guard back. Fails only if the hold was lost before.
-pub(super) async fn release_after_run(guard: LockGuard) -> Result<(), Error> {
+pub(crate) async fn release_after_run(guard: LockGuard) -> Result<(), Error> {
     let name = guard.name().to_owned();
     match guard.unlock().await {
         Err(error) if !error.is_lost() => {
