@@ -81,11 +81,11 @@ bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BEN
 
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls,watchlock/metrics -- --deny warnings
+	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls,watchlock/metrics,watchlock/blocking -- --deny warnings
 	@$(CARGO) clippy --quiet -- --deny warnings
 
 doc: ## the documentation; warnings are errors
-	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls,watchlock/metrics
+	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls,watchlock/metrics,watchlock/blocking
 
 house: ## lines, types, imports, and the files that a lock() passes; `scripts/house.sh --list` names them
 	@scripts/house.sh

@@ -99,6 +99,7 @@ impl Config {
         match lease {
             Lease::Watchdog => self.watchdog_lease,
             Lease::Fixed(lease) => lease,
+            Lease::AtMost(limit) => limit.min(self.watchdog_lease),
         }
     }
 

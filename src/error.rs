@@ -501,6 +501,9 @@ pub enum LeaseError {
     /// [`MultiLock`](crate::MultiLock) that was re-entered cannot be detached, either.
     #[error("the hold has other levels; only the last one can be left to expire")]
     OtherLevels,
+    /// Read/write locks, multi-locks and quorums take no [`Lease::AtMost`](crate::Lease::AtMost).
+    #[error("this kind of lock takes no lease `AtMost`")]
+    AtMost,
 }
 
 /// Why locks cannot be combined.

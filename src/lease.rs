@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::LeaseError;
 
-/// How long a lock is kept: for as long as its holder lives, renewed by the watchdog, or for a fixed time.
+/// How long a lock is kept: for as long as its holder lives, renewed by the watchdog, for a fixed time, or both.
 ///
 /// A [`Duration`] converts into a fixed lease wherever a lease is asked for.
 ///
@@ -24,6 +24,29 @@ pub enum Lease {
     /// the lease and 2 ms), counted from just before the command was sent, unless it is released or lost. Whole
     /// milliseconds (the rest is cut off), 10 ms to 365 days.
     Fixed(Duration),
+    /// The watchdog keeps the lock alive, but not for longer than this after the acquire. Then the hold is lost with reason
+    /// [`Expired`](crate::LostReason::Expired), a little early as with a fixed lease, so a holder that is stuck does not
+    /// keep the lock for ever, and one that dies only keeps it for the watchdog's lease. Range as a fixed lease.
+    ///
+    /// Other levels of the hold may keep it longer; of several such levels the longest counts, also after it was given
+    /// back. It cannot be [extended](crate::LockGuard::extend) or left to expire. Read/write locks, a
+    /// [`MultiLock`](crate::MultiLock) and a [`Quorum`](crate::Quorum) refuse it:
+    /// [`LeaseError::AtMost`](crate::LeaseError::AtMost).
+    ///
+    /// ```no_run
+    /// # async fn example(lock: watchlock::ReentrantLock) -> Result<(), watchlock::Error> {
+    /// use std::time::Duration;
+    /// use watchlock::Lease;
+    ///
+    /// let an_hour = Lease::AtMost(Duration::from_secs(3600));
+    /// if let Some(guard) = lock.try_lock(Duration::MAX, an_hour).await? {
+    ///     // … a job that takes minutes, and must not block the others for days …
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    AtMost(Duration),
 }
 
 impl From<Duration> for Lease {
@@ -33,7 +56,7 @@ impl From<Duration> for Lease {
 }
 
 impl Lease {
-    /// The lease to ask Redis for.
+    /// How long it lasts without a renewal, or at most.
     pub(crate) fn resolve(
         self,
         watchdog: LeaseMs,
@@ -42,6 +65,15 @@ impl Lease {
         match self {
             Self::Watchdog => Ok(watchdog),
             Self::Fixed(lease) => LeaseMs::fixed(lease, max_lease),
+            Self::AtMost(limit) => LeaseMs::fixed(limit, None),
+        }
+    }
+
+    /// The same, for a lock whose levels have leases of their own.
+    pub(crate) fn of_several(self) -> Result<Self, LeaseError> {
+        match self {
+            Self::AtMost(_) => Err(LeaseError::AtMost),
+            _ => Ok(self),
         }
     }
 }

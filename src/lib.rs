@@ -23,11 +23,12 @@
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`Quorum`]: locks that a majority of independent servers grants.
+//! - [`Election`]: who holds a lock leads.
 //! - [`LockGuard`]: one level of a hold. [`unlock`](LockGuard::unlock) returns whether the lock was held to
 //!   the end; a drop releases it in the background; [`lost`](LockGuard::lost) resolves when it is lost;
 //!   [`check`](LockGuard::check) asks the clock, [`verify`](LockGuard::verify) asks Redis.
 //! - [`Owner`], [`Client::scope`]: who may enter again. Without one, every acquire stands for itself.
-//! - [`Lease`]: kept alive by the watchdog, or fixed.
+//! - [`Lease`]: kept alive by the watchdog, for ever or at most for a time, or fixed.
 //! - [`Error`]: lost, not yours, unreachable, refused and denied are different things; busy is `None`.
 //!
 //! # What is guaranteed
@@ -46,6 +47,7 @@
 //!
 //! # Features
 //!
+//! - `blocking`: the module `blocking`, for code without `async`.
 //! - `tls`: `rediss://` addresses, by rustls with the certificates of the system. Nothing is installed for the
 //!   process. A client that the application made ([`Client::builder_from`]) has its own TLS and does not need it.
 //!
@@ -56,6 +58,8 @@
 
 mod backend;
 mod backoff;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod clock;
 mod config;
@@ -83,7 +87,7 @@ pub use fencing::FencingToken;
 #[doc(hidden)]
 pub use host::simulated as __simulation;
 pub use lease::Lease;
-pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
+pub use lock::{Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};

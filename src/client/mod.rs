@@ -18,7 +18,7 @@ use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
-    FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
+    Election, FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
 };
 use crate::report::Stats;
 
@@ -78,11 +78,9 @@ impl Client {
 
     /// The reentrant lock `name`. No I/O; a bad name is an error of the first use.
     ///
-    /// To elect a leader, let each candidate wait for one name: who has the guard leads, until it is
-    /// [lost](crate::LockGuard::lost).
+    /// To elect a leader, see [`get_election`](Self::get_election).
     #[must_use]
     #[doc(alias = "getLock")]
-    #[doc(alias = "leader")]
     #[doc(alias = "mutex")]
     pub fn get_lock(&self, name: impl AsRef<str>) -> ReentrantLock {
         ReentrantLock::of_client(&self.engine, name.as_ref(), None, plain::kind)
@@ -130,6 +128,14 @@ impl Client {
     #[doc(alias = "getReadWriteLock")]
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         ReadWriteLock::new(&self.engine, name.as_ref(), None)
+    }
+
+    /// A candidate for the leadership `name`: who holds the fenced lock of that name leads. No I/O; a bad name is an error
+    /// of the first use.
+    #[must_use]
+    #[doc(alias = "leader")]
+    pub fn get_election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.engine, name.as_ref())
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.

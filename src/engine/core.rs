@@ -316,16 +316,13 @@ impl Core {
         }
     }
 
-    /// Whether the watchdog keeps `hold`, and how long the client vouches for it from now on.
-    pub(crate) fn vouched(&self, hold: &Hold) -> (bool, LeaseMs) {
-        let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-        let left = LeaseMs::of(self.now().until(ends));
-        let lease = if watched {
-            left.max(self.plan.lease)
-        } else {
-            left
-        };
-        (watched, lease)
+    /// For how long the watchdog renews `hold` now, if it does, and how long the client vouches for it from now on.
+    pub(crate) fn vouched(&self, hold: &Hold) -> (Option<LeaseMs>, LeaseMs) {
+        let now = self.now();
+        let (renewed, ends) =
+            hold.with(|state| (state.renewal_lease(self.plan, now), state.lease_ends()));
+        let left = LeaseMs::of(now.until(ends));
+        (renewed, renewed.map_or(left, |lease| left.max(lease)))
     }
 
     /// Every hold and attempt that has a seat. Gates have all of them; the schedule lacks those that the keeper is

@@ -90,6 +90,7 @@ pub(crate) fn request(sort: Sort, patience: Patience) -> Request {
         owner: None,
         lease: LEASE,
         level: Level::Watchdog,
+        at_most: None,
         patience,
         since: at(0),
         turn: None,

@@ -220,8 +220,8 @@ impl LockGuard {
         .map_err(|error| error.about(self.name()))
     }
 
-    /// Enters the lock again. The hold ends when the new level is given back, too. `lease` is [`Lease::Watchdog`] or a
-    /// fixed [`Duration`], whatever the lease of this level is.
+    /// Enters the lock again. The hold ends when the new level is given back, too. `lease` is [`Lease::Watchdog`],
+    /// [`Lease::AtMost`] or a fixed [`Duration`], whatever the lease of this level is.
     ///
     /// ```no_run
     /// # async fn example(guard: watchlock::LockGuard) -> Result<(), watchlock::Error> {
@@ -533,7 +533,7 @@ impl SingleLevel {
     /// Whether the hold can be left to its lease now.
     fn may_expire(&self) -> Result<(), Error> {
         self.check()?;
-        if self.entered.level == Level::Watchdog {
+        if self.entered.level != Level::Fixed {
             return Err(LeaseError::Watchdog.into());
         }
         if self.hold_count() > 1 {

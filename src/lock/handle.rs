@@ -188,7 +188,7 @@ impl<K: LockKind> Handle<K> {
     /// Waits for the lock for at most `wait`. `None` when it was busy to the end.
     ///
     /// `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. `lease` is
-    /// [`Lease::Watchdog`] or a fixed [`Duration`]. Returns within the longer of `wait` and the
+    /// [`Lease::Watchdog`], [`Lease::AtMost`] or a fixed [`Duration`]. Returns within the longer of `wait` and the
     /// command time-out.
     ///
     /// Bind the guard. `if lock.try_lock(wait, lease).await?.is_some() { … }` compiles, and drops the guard before the block

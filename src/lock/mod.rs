@@ -1,9 +1,11 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! handles and the lock of a client ([`handle`]), who holds a lock and who waits ([`inspect`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
-//! has a level of each, as in a [`multi`] lock or at a [`quorum`].
+//! handles and the lock of a client ([`handle`]), who holds a lock and who waits ([`inspect`]), the [`kinds`], owners
+//! ([`owner`]), elections ([`election`]). A level of a hold of [`several`] locks has a level of each, as in a [`multi`] lock
+//! or at a [`quorum`].
 
+mod election;
 mod guard;
 mod handle;
 mod inspect;
@@ -15,9 +17,12 @@ pub(crate) mod quorum;
 mod several;
 mod view;
 
+pub use self::election::Election;
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
 pub use self::inspect::Holder;
+#[cfg(feature = "blocking")]
+pub(crate) use self::inspect::InspectTarget;
 pub use self::kinds::ReentrantLock;
 pub use self::kinds::fair::FairLock;
 pub use self::kinds::fenced::{FencedGuard, FencedLock};
@@ -25,6 +30,8 @@ pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
 pub use self::multi::{MultiLock, MultiLockBuilder};
+#[cfg(feature = "blocking")]
+pub(crate) use self::object::release_after_run;
 pub use self::object::{Lock, LockExt, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};

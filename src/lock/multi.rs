@@ -268,6 +268,9 @@ impl LockTarget for Arc<Set> {
         wait: Option<Duration>,
         lease: Lease,
     ) -> Result<Option<LockGuard>, Error> {
+        let lease = lease
+            .of_several()
+            .map_err(|problem| Error::from(problem).about(self.name()))?;
         acquire(self, wait, lease).await
     }
 
@@ -443,7 +446,7 @@ impl AcquireAll<'_> {
         let Some(end) = self.end else {
             return match self.lease {
                 Lease::Watchdog => lock.lock().await,
-                Lease::Fixed(lease) => lock.lock_with_lease(lease).await,
+                Lease::Fixed(lease) | Lease::AtMost(lease) => lock.lock_with_lease(lease).await,
             }
             .map(Some);
         };

@@ -311,31 +311,35 @@ pub(super) async fn run_under<G: IsGuard, T>(
     guard: G,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let value = while_valid(&guard, body).await?;
-    let guard: LockGuard = guard.into();
+    let value = while_valid(guard.level(), body(&guard)).await?;
+    release_after_run(guard.into()).await?;
+    Ok(value)
+}
+
+/// Gives the guard back. Fails only if the hold was lost before.
+pub(crate) async fn release_after_run(guard: LockGuard) -> Result<(), Error> {
     let name = guard.name().to_owned();
     match guard.unlock().await {
-        Err(lost) if lost.is_lost() => Err(lost),
-        Err(error) => {
+        Err(error) if !error.is_lost() => {
             tracing::warn!(name, %error, "the release after a run failed");
-            Ok(value)
+            Ok(())
         }
-        Ok(()) => Ok(value),
+        ended => ended,
     }
 }
 
-async fn while_valid<G: IsGuard, T>(
-    guard: &G,
-    body: impl AsyncFnOnce(&G) -> T,
+/// Polls `body`, which is about the hold of `guard`, while the hold is valid.
+pub(super) async fn while_valid<T>(
+    guard: &LockGuard,
+    body: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let level = guard.level();
-    let span = tracing::debug_span!("run", name = level.name());
-    let mut body = pin!(body(guard).instrument(span));
-    let hold = level.hold();
+    let span = tracing::debug_span!("run", name = guard.name());
+    let mut body = pin!(body.instrument(span));
+    let hold = guard.hold();
     let mut lost = pin!(hold.lost());
     poll_fn(|context| {
         // The clock first: after the runtime was blocked, the loss may not have been reported yet.
-        level.check()?;
+        guard.check()?;
         if let Poll::Ready(reason) = lost.as_mut().poll(context) {
             return Poll::Ready(Err(Error::lost(reason)));
         }

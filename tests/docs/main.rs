@@ -8,6 +8,7 @@ mod acl;
 mod acl_deployments;
 mod acl_kinds;
 mod api;
+mod blocking;
 mod examples;
 mod fencing;
 mod links;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Error, Lease, LeaseError, LostReason};
+use watchlock::{Error, Lease, LeaseError, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Fault;
 
@@ -24,6 +24,8 @@ for_every_kind! {
     t1_no_command_shortens_a_longer_lease_in_redis,
     t4_giving_a_level_back_writes_no_lease,
     t5_a_verified_hold_is_asserted_again,
+    a_limited_hold_is_kept_up_to_its_limit_and_lost_then,
+    levels_of_a_limited_hold_may_keep_it_longer,
     extend_raises_a_fixed_promise_and_never_lowers_it,
     extending_a_lost_hold_says_so,
     let_expire_leaves_the_key_to_its_lease_as_a_strangers,
@@ -116,6 +118,74 @@ async fn a_watchdog_level_that_comes_late_has_a_fixed_hold_kept(kind: &'static K
     scene.keep(&watched, SHORT, SHORT * 4).await;
     assert!(watched.is_valid());
     watched.unlock().await.unwrap();
+    scene.clean().await;
+}
+
+/// One try for a hold that the watchdog keeps for so long at most; `None` for a kind that has no such lease.
+async fn limited(scene: &Scene, limit: Duration) -> Option<LockGuard> {
+    let lock = scene.lock("limited");
+    let refused = |answer: Result<Option<LockGuard>, Error>| match answer {
+        Err(Error::InvalidLease { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    };
+    let got = lock.try_lock(Duration::ZERO, Lease::AtMost(limit)).await;
+    if scene.kind.name == "read" || scene.kind.name == "write" {
+        assert_eq!(refused(got), LeaseError::AtMost);
+        scene.clean().await;
+        return None;
+    }
+    let guard = got.unwrap().expect("it is free");
+    let (short, busy) = (Lease::AtMost(ms(9)), Lease::AtMost(limit));
+    let problem = refused(lock.try_lock(Duration::ZERO, short).await);
+    assert!(matches!(problem, LeaseError::OutOfBounds { .. }));
+    assert!(lock.try_lock(Duration::ZERO, busy).await.unwrap().is_none());
+    Some(guard)
+}
+
+async fn a_limited_hold_is_kept_up_to_its_limit_and_lost_then(kind: &'static Kind) {
+    let scene = Scene::timed(kind).await;
+    scene.warm().await;
+    let Some(guard) = limited(&scene, SHORT * 3).await else {
+        return;
+    };
+    let lease = i64::try_from(SHORT.as_millis()).unwrap();
+    assert!(
+        scene.server.pttl("limited").await <= lease,
+        "if it is killed"
+    );
+    scene.keep(&guard, SHORT, SHORT * 2).await;
+    let extended = guard.extend(SHORT).await.unwrap_err();
+    assert!(
+        matches!(extended, Error::InvalidLease { .. }),
+        "{extended:?}"
+    );
+    let guard = guard.let_expire().unwrap_err().into_guard();
+    guard.verify().await.unwrap();
+    assert!(guard.is_valid());
+    for _ in 0..3 {
+        scene.pass(SHORT / 3 + ms(5)).await;
+        assert!(guard.valid_for() < SHORT);
+    }
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    assert!(guard.unlock().await.unwrap_err().is_lost());
+    scene.clean().await;
+}
+
+async fn levels_of_a_limited_hold_may_keep_it_longer(kind: &'static Kind) {
+    let scene = Scene::timed(kind).await;
+    let Some(guard) = limited(&scene, SHORT * 2).await else {
+        return;
+    };
+    let longer = guard.reenter(Lease::AtMost(SHORT * 3)).await.unwrap();
+    let watched = longer.reenter(Lease::Watchdog).await.unwrap();
+    scene.keep(&guard, SHORT, SHORT * 4).await;
+    assert!(guard.is_valid() && longer.is_valid());
+    watched.unlock().await.unwrap();
+    for _ in 0..4 {
+        scene.pass(SHORT / 3).await;
+    }
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    drop((guard, longer));
     scene.clean().await;
 }
 

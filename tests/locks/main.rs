@@ -6,9 +6,11 @@ mod common;
 
 mod cancellation;
 mod detached;
+mod election;
 mod forced;
 mod guard_rails;
 mod handles;
+mod once;
 mod orders;
 mod owners;
 mod places;

@@ -196,6 +196,8 @@ async fn a_guard_that_cannot_be_detached_or_left_to_expire_is_returned_unchanged
     ));
     let guard = refused.into_guard();
     assert_eq!((guard.hold_count(), guard.is_valid()), (1, true));
+    let refused = guard.reenter(Lease::AtMost(LONG)).await.unwrap_err();
+    assert!(refused.to_string().contains("AtMost"), "{refused}");
     end(guard).await;
 
     let owner = client.new_owner();

@@ -150,6 +150,9 @@ async fn leases_are_those_that_were_asked_for() {
         ),
         "{error}"
     );
+    let limited = lock.try_lock(ms(0), Lease::AtMost(ms(50_000))).await;
+    let limited = limited.expect_err("its children have leases of their own");
+    assert!(limited.to_string().contains("AtMost"), "{limited}");
     assert_eq!(lock.remain_time_to_live().await.unwrap(), Ttl::Free);
 }
 

@@ -42,14 +42,21 @@ pub(crate) fn request(
     wait: Option<Duration>,
 ) -> Result<Request, Error> {
     let since = core.now();
+    if kind.commands.has_reads() {
+        lease.of_several()?;
+    }
+    let resolved = lease.resolve(core.plan.lease, core.config.max_lease)?;
+    let (level, at_most) = match lease {
+        Lease::Watchdog => (Level::Watchdog, None),
+        Lease::Fixed(_) => (Level::Fixed, None),
+        Lease::AtMost(_) => (Level::Limited, Some(resolved)),
+    };
     Ok(Request {
         kind,
         owner,
-        lease: lease.resolve(core.plan.lease, core.config.max_lease)?,
-        level: match lease {
-            Lease::Watchdog => Level::Watchdog,
-            Lease::Fixed(_) => Level::Fixed,
-        },
+        lease: at_most.map_or(resolved, |limit| limit.min(core.plan.lease)),
+        level,
+        at_most,
         patience: Patience::of(wait, since),
         since,
         turn: None,

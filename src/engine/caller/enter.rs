@@ -20,7 +20,7 @@ use crate::engine::gate::ticket::{GRACE, Patience, Request};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::{Level, NoEntry};
+use crate::engine::hold::state::NoEntry;
 use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 use crate::script::Reply;
@@ -50,7 +50,7 @@ pub(crate) async fn enter(
     if hold.kind.commands.is_shared() {
         return enter_beside(core, hold, request).await;
     }
-    let count = match add_level(core, hold, request.level) {
+    let count = match add_level(core, hold, request) {
         Ok(count) => count,
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
         Err(NoEntry::Over) => return Ok(None),
@@ -63,13 +63,17 @@ pub(crate) async fn enter(
     Ok(new_level.entered.take())
 }
 
-fn add_level(core: &Core, hold: &Arc<Hold>, level: Level) -> Result<u32, NoEntry> {
+fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<u32, NoEntry> {
     let now = core.now();
     if hold.shared_hold().is_none() {
-        return hold.with(|state| state.enter(level, now));
+        return hold.with(|state| {
+            let count = state.enter(request.level, now)?;
+            request.limit(state, now);
+            Ok(count)
+        });
     }
     core.at(hold.kind.names(), |gate, effects| {
-        gate.enter_read(hold, level, now, effects)
+        gate.enter_read(hold, request.level, now, effects)
     })
 }
 
@@ -147,6 +151,7 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         owner: owner.clone(),
         lease: hold.lease,
         level: *level,
+        at_most: None,
         patience: Patience::Once,
         since: now,
         turn: None,
@@ -284,7 +289,9 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
     let answer = outcome?;
     match answer.reply.found() {
         Some(true) => {
-            prolong(core, hold, lease.term(answer.sent_at));
+            let now = core.now();
+            hold.with(|state| state.renewed(lease.term(answer.sent_at), now));
+            core.look_in_time(hold, now);
             match hold.lost_reason(core.now()) {
                 Some(reason) => Err(Error::lost(reason)),
                 None => Ok(()),
@@ -302,12 +309,9 @@ async fn ask_once(
 ) -> Result<(LeaseMs, CommandResult), Error> {
     let fleet = core.backend.callers_fleet()?;
     let now = core.now();
-    let (watched, ends) = hold.with(|state| (state.is_watched(), state.lease_ends()));
-    let lease = if watched {
-        core.plan.lease
-    } else {
-        LeaseMs::of(now.until(ends))
-    };
+    let (renewed, ends) =
+        hold.with(|state| (state.renewal_lease(core.plan, now), state.lease_ends()));
+    let lease = renewed.unwrap_or_else(|| LeaseMs::of(now.until(ends)));
     let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
     let limit = core.config.command_timeout;
     Ok((lease, pending.until(limit, end).await))

@@ -360,9 +360,10 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         if !ticket.is_waiting() {
             return self.unwanted();
         }
-        let in_time = self
-            .effects
-            .change(hold, |state| state.grant(request.level, term, now));
+        let in_time = self.effects.change(hold, |state| {
+            request.limit(state, grant.sent_at);
+            state.grant(request.level, term, now)
+        });
         if !in_time {
             let settled = self.unwanted();
             let Attempt { ticket, since, .. } = &self.attempt;

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::clock::Moment;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
-use crate::engine::hold::state::Level;
+use crate::engine::hold::state::{HoldState, Level};
 use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::Error;
 use crate::lease::LeaseMs;
@@ -92,6 +92,8 @@ pub(crate) struct Request {
     pub(crate) owner: Option<Arc<OwnerState>>,
     pub(crate) lease: LeaseMs,
     pub(crate) level: Level,
+    /// For how long the watchdog may keep a limited level.
+    pub(crate) at_most: Option<LeaseMs>,
     pub(crate) patience: Patience,
     /// When it was called.
     pub(crate) since: Moment,
@@ -159,6 +161,13 @@ impl Request {
             level: self.level,
             owner: self.owner.clone(),
             open: true,
+        }
+    }
+
+    /// Its level of the hold began with a command of that time: a limited one is not kept for longer than it may.
+    pub(crate) fn limit(&self, state: &mut HoldState, sent_at: Moment) {
+        if let Some(at_most) = self.at_most {
+            state.limit(sent_at + at_most.duration());
         }
     }
 

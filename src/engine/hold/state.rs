@@ -22,6 +22,8 @@
 //! 8. A lease does not show that Redis still has the hold: somebody may have deleted its key. So a hold under the watchdog
 //!    is asked for a third of the watchdog's lease after the send of the last command that *found* it, however long it is
 //!    valid.
+//! 9. The watchdog keeps a *limited* level up to a given end. For a hold that only such levels keep, a renewal asks for
+//!    what is left until the latest of their ends, given back or not, and vouches for no more.
 
 use std::time::Duration;
 
@@ -32,11 +34,15 @@ use crate::lease::{LeaseMs, Term};
 /// How long before the end of its validity a hold is declared lost, so that nobody learns of the loss too late.
 pub(crate) const EARLY: Duration = Duration::from_millis(2);
 
+/// Leases have whole milliseconds.
+const ROUNDED: Duration = Duration::from_millis(1);
 /// What keeps a level alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Watchdog,
     Fixed,
+    /// The watchdog keeps it up to the end of the hold's limit (9).
+    Limited,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,8 +135,11 @@ pub(crate) struct HoldState {
     finish_by: Moment,
     watchdogs: u32,
     fixed: u32,
+    limited: u32,
+    /// The latest end of its limited levels (9).
+    limit: Moment,
     unanswered: Unanswered,
-    /// Whether it ever had a level with a fixed lease.
+    /// Whether it ever had a level whose lease has an end.
     was_fixed: bool,
     /// The next waiter of this client took over the hold in Redis.
     passed_on: bool,
@@ -179,6 +188,8 @@ impl HoldState {
             finish_by,
             watchdogs: 0,
             fixed: 0,
+            limited: 0,
+            limit: Moment::default(),
             was_fixed: false,
             passed_on: false,
             undone: false,
@@ -265,7 +276,7 @@ impl HoldState {
     }
 
     pub(crate) fn count(&self) -> u32 {
-        self.watchdogs + self.fixed
+        self.watchdogs + self.fixed + self.limited
     }
 
     /// The attempt is sent once more. It is overdue at `finish_by`.
@@ -396,6 +407,29 @@ impl HoldState {
         trying
     }
 
+    /// Its limited levels last until `end` (9).
+    pub(crate) fn limit(&mut self, end: Moment) {
+        self.limit = self.limit.max(end);
+    }
+
+    /// For how long a renewal that is sent now asks, if the watchdog keeps it.
+    pub(crate) fn renewal_lease(&self, plan: RenewalPlan, now: Moment) -> Option<LeaseMs> {
+        if self.is_watched() {
+            return Some(plan.lease);
+        }
+        let rest = now.until(self.limit);
+        let is_kept = self.limited > 0 && rest >= ROUNDED;
+        is_kept.then(|| plan.lease.min(LeaseMs::of(rest)))
+    }
+
+    /// Redis acknowledged a renewal, which may have been sent later than its lease was counted from (9).
+    pub(crate) fn renewed(&mut self, mut term: Term, now: Moment) {
+        if self.limited > 0 && !self.is_watched() {
+            term.valid_until = term.valid_until.min(self.limit);
+        }
+        self.prolong(term, now);
+    }
+
     /// Adds a level. It counts from before its command is sent. Returns the new count.
     pub(crate) fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
         self.expire(now);
@@ -456,7 +490,7 @@ impl HoldState {
     pub(crate) fn covers(&self, level: Level, term: Term, plan: RenewalPlan, now: Moment) -> bool {
         let enough = match level {
             Level::Watchdog => now < plan.renewal(self.valid_until),
-            Level::Fixed => term.valid_until <= self.promised,
+            Level::Fixed | Level::Limited => term.valid_until <= self.promised,
         };
         self.phase == Phase::Held && now < self.valid_until && enough
     }
@@ -476,6 +510,7 @@ impl HoldState {
         let levels = match level {
             Level::Watchdog => &mut self.watchdogs,
             Level::Fixed => &mut self.fixed,
+            Level::Limited => &mut self.limited,
         };
         *levels = levels.saturating_sub(1);
         match self.phase {
@@ -553,12 +588,16 @@ impl HoldState {
                 if now >= last_moment {
                     return Due::Lose;
                 }
-                if !self.is_watched() && self.promised <= self.valid_until {
+                let is_kept = self.is_watched() || self.limited > 0;
+                if !is_kept && self.promised <= self.valid_until {
                     return Due::Later(last_moment);
                 }
                 let mut renewal = plan.renewal(self.valid_until);
-                if self.is_watched() {
-                    renewal = renewal.min(self.found_at + plan.period());
+                if is_kept {
+                    let asked = self.found_at + plan.period();
+                    // What reaches up to the limit cannot grow.
+                    let is_full = !self.is_watched() && self.lease_ends + ROUNDED >= self.limit;
+                    renewal = if is_full { asked } else { renewal.min(asked) };
                 }
                 if horizon >= renewal {
                     Due::Renew
@@ -582,12 +621,11 @@ impl HoldState {
     }
 
     fn add(&mut self, level: Level) {
+        self.was_fixed |= level != Level::Watchdog;
         match level {
             Level::Watchdog => self.watchdogs += 1,
-            Level::Fixed => {
-                self.fixed += 1;
-                self.was_fixed = true;
-            }
+            Level::Fixed => self.fixed += 1,
+            Level::Limited => self.limited += 1,
         }
     }
 }

@@ -27,6 +27,8 @@ impl Hash for HoldState {
             finish_by,
             watchdogs,
             fixed,
+            limited,
+            limit,
             unanswered,
             was_fixed,
             passed_on,
@@ -41,7 +43,7 @@ impl Hash for HoldState {
         }
         (valid_until, promised, lease_ends, found_at).hash(hasher);
         (owed_until, finish_by, assured.map(LeaseMs::as_millis)).hash(hasher);
-        (watchdogs, fixed).hash(hasher);
+        (watchdogs, fixed, limited, limit).hash(hasher);
         let flags = [*is_read, *was_fixed, *passed_on, *undone, *claimed];
         flags.hash(hasher);
         let Unanswered {
@@ -81,21 +83,27 @@ fn start() -> Moment {
     Moment::default() + Duration::from_secs(100)
 }
 
-fn level(watchdog: bool) -> Level {
-    if watchdog {
-        Level::Watchdog
-    } else {
-        Level::Fixed
-    }
+fn levels() -> impl Strategy<Value = Level> {
+    prop_oneof![
+        Just(Level::Watchdog),
+        Just(Level::Fixed),
+        Just(Level::Limited)
+    ]
 }
+
+const PLAN: RenewalPlan = RenewalPlan {
+    lease: LeaseMs::from_millis(900),
+};
 
 #[derive(Debug, Clone)]
 enum Event {
     Pass(u64),
-    Grant(bool, u64),
-    Enter(bool),
+    Grant(Level, u64),
+    Enter(Level, u64),
     Leave(usize),
     Prolong(u64),
+    /// A renewal that is sent so much later than its lease was counted from.
+    Renew(u64),
     Lose,
     Undo,
     LetExpire,
@@ -105,10 +113,11 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (0u64..400).prop_map(Event::Pass),
-        2 => (any::<bool>(), 1u64..2_000).prop_map(|(w, ms)| Event::Grant(w, ms)),
-        3 => any::<bool>().prop_map(Event::Enter),
+        2 => (levels(), 1u64..2_000).prop_map(|(level, ms)| Event::Grant(level, ms)),
+        3 => (levels(), 1u64..4_000).prop_map(|(level, ms)| Event::Enter(level, ms)),
         4 => any::<usize>().prop_map(Event::Leave),
         3 => (1u64..2_000).prop_map(Event::Prolong),
+        3 => (0u64..100).prop_map(Event::Renew),
         1 => Just(Event::Lose),
         1 => Just(Event::Undo),
         1 => Just(Event::LetExpire),
@@ -124,6 +133,8 @@ struct Driven {
     levels: Vec<Level>,
     /// The longest validity that was acknowledged.
     promised: Moment,
+    /// The latest end of a limited level.
+    limit: Moment,
     /// Left to its lease: the level is not counted off.
     left_alone: bool,
     /// Released by force before it was granted.
@@ -138,6 +149,7 @@ impl Driven {
             now: start(),
             levels: Vec::new(),
             promised: Moment::default(),
+            limit: Moment::default(),
             left_alone: false,
             undone: false,
             releases: 0,
@@ -150,12 +162,13 @@ impl Driven {
         let valid = held && now < self.state.valid_until;
         match *event {
             Event::Pass(ms) => self.now = now + Duration::from_millis(ms),
-            Event::Grant(watchdog, ms) => self.grant(level(watchdog), ms),
-            Event::Enter(watchdog) => {
-                let entered = self.state.enter(level(watchdog), now);
+            Event::Grant(level, ms) => self.grant(level, ms),
+            Event::Enter(level, ms) => {
+                let entered = self.state.enter(level, now);
                 assert_eq!(entered.is_ok(), valid, "only a valid hold is entered");
                 if entered.is_ok() {
-                    self.levels.push(level(watchdog));
+                    self.levels.push(level);
+                    self.limited(level, ms);
                 }
             }
             Event::Leave(which) => self.leave(which, valid),
@@ -166,6 +179,7 @@ impl Driven {
                     self.promised = self.promised.max(until);
                 }
             }
+            Event::Renew(late) => self.renew(late),
             Event::Lose => assert_eq!(self.state.lose(LostReason::Missing), held),
             Event::Undo => self.undone |= self.state.undo(),
             Event::LetExpire => self.let_expire(held),
@@ -184,6 +198,37 @@ impl Driven {
         if granted {
             self.levels.push(level);
             self.promised = until;
+            self.limited(level, ms * 3);
+        }
+    }
+
+    fn limited(&mut self, level: Level, ms: u64) {
+        if level == Level::Limited {
+            let end = self.now + Duration::from_millis(ms);
+            self.state.limit(end);
+            self.limit = self.limit.max(end);
+        }
+    }
+
+    /// A limit may only cut what a renewal promises, and only if nothing else keeps the hold.
+    fn renew(&mut self, late: u64) {
+        let watched = self.levels.contains(&Level::Watchdog);
+        let limited = self.levels.contains(&Level::Limited);
+        let Some(lease) = self.state.renewal_lease(PLAN, self.now) else {
+            let over = self.now.until(self.limit) < ROUNDED;
+            return assert!(self.left_alone || !watched && (!limited || over));
+        };
+        assert!(lease <= PLAN.lease && (watched || limited));
+        assert!(watched || self.now + lease.duration() <= self.limit);
+        self.now = self.now + Duration::from_millis(late);
+        let valid = self.state.phase == Phase::Held && self.now < self.state.valid_until;
+        let mut until = lease.term(self.now).valid_until;
+        self.state.renewed(lease.term(self.now), self.now);
+        if !watched {
+            until = until.min(self.limit);
+        }
+        if valid {
+            self.promised = self.promised.max(until);
         }
     }
 
@@ -235,10 +280,9 @@ impl Driven {
     }
 
     fn check_due(&self) {
-        let plan = RenewalPlan { lease: lease(900) };
         let jitter = Duration::from_millis(10);
-        let due = self.state.due(plan, self.now, self.now, jitter);
-        let watched = self.levels.contains(&Level::Watchdog);
+        let due = self.state.due(PLAN, self.now, self.now, jitter);
+        let watched = self.levels.iter().any(|level| *level != Level::Fixed);
         let last_moment = self.state.valid_until.minus(EARLY);
         match (self.state.phase, due) {
             (Phase::Trying | Phase::Ending, due) => assert_eq!(due, Due::Finish),
@@ -317,6 +361,45 @@ proptest! {
         let most = start().until(now).as_nanos() * 10 / (plan.period().as_nanos() * 8);
         prop_assert!(u128::from(renewals) <= most + 1, "{} renewals", renewals);
     }
+
+    #[test]
+    fn a_limited_hold_that_is_renewed_when_due_lasts_until_its_limit(
+        life in lives(),
+        tenths in 1u32..100,
+    ) {
+        let plan = RenewalPlan { lease: lease(life.lease_ms) };
+        let part = |thousandths: u32| plan.period() * thousandths / 1_000;
+        let span = LeaseMs::of(plan.lease.duration() * tenths / 10);
+        let (mut now, limit) = (start(), start() + span.duration());
+        let mut state = HoldState::trying(start());
+        prop_assert!(state.grant(Level::Limited, plan.lease.min(span).term(now), now));
+        state.limit(limit);
+        let mut renewals = 0u32;
+        for (jitter, late, answer) in life.looks.iter().copied().cycle() {
+            let horizon = now + plan.period() / 5;
+            match state.due(plan, now, horizon, part(jitter)) {
+                Due::Renew => {
+                    let lease = state.renewal_lease(plan, now).expect("it is kept");
+                    // It waits for its turn first.
+                    let sent = now + part(answer) / 2;
+                    now = now + part(answer);
+                    state.renewed(lease.term(sent), now);
+                    renewals += 1;
+                }
+                Due::Later(moment) => {
+                    prop_assert!(moment > now, "a look that leads nowhere");
+                    now = moment + part(late);
+                }
+                Due::Lose => break,
+                // It was looked at too late.
+                other => { prop_assert_eq!(other, Due::Nothing); break; }
+            }
+        }
+        let missing = state.valid_until.until(limit);
+        prop_assert!(state.valid_until <= limit && missing <= plan.lease.drift() + ROUNDED);
+        let most = span.duration().as_nanos() * 10 / (plan.period().as_nanos() * 8);
+        prop_assert!(u128::from(renewals) <= most + 2, "{} renewals", renewals);
+    }
 }
 
 #[test]
@@ -379,6 +462,11 @@ fn only_what_is_certain_is_passed_on() {
         state.leave(Level::Fixed, start(), start());
     };
     assert!(!passed_on(&mut given_back(fixed), start()));
+    let limited = |state: &mut HoldState| {
+        state.enter(Level::Limited, start()).unwrap();
+        state.leave(Level::Limited, start(), start());
+    };
+    assert!(!passed_on(&mut given_back(limited), start()));
 }
 
 #[test]

@@ -169,6 +169,7 @@ impl LockTarget for LockOfQuorum {
     ) -> Result<Option<LockGuard>, Error> {
         let got = async {
             let config = self.nodes.config();
+            let lease = lease.of_several()?;
             lease.resolve(config.watchdog(), config.max_lease)?;
             let since = self.nodes.now();
             let request = AcquireRequest {

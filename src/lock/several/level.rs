@@ -69,6 +69,7 @@ impl CompositeLevel {
         lease: Lease,
         owner: Option<Arc<CompositeOwner>>,
     ) -> Result<Option<Self>, Error> {
+        lease.of_several()?;
         hold.check()?;
         let watched = lease == Lease::Watchdog;
         if hold.share(watched) {
@@ -435,7 +436,7 @@ pub(super) async fn enter_children(hold: &Composite, lease: Lease) -> Result<Chi
     };
     let limit = match lease {
         Lease::Watchdog => hold.spare_timeout,
-        Lease::Fixed(lease) => hold.spare_timeout.min(lease / 4),
+        Lease::Fixed(lease) | Lease::AtMost(lease) => hold.spare_timeout.min(lease / 4),
     };
     if let Some(timers) = guards.first().and_then(|(_, child)| child.timers()) {
         timers.within(limit, rest).await;

@@ -61,6 +61,7 @@ impl World {
             owner: self.callers[i].owner.clone(),
             lease: DAY,
             level: if fixed { Level::Fixed } else { Level::Watchdog },
+            at_most: None,
             patience: self.callers[i].patience,
             since: self.now,
             turn: None,

@@ -434,10 +434,10 @@ struct RenewalQuestion {
 
 impl RenewalQuestion {
     fn about(core: &Core, hold: &Arc<Hold>) -> Self {
-        let (watched, written) = core.vouched(hold);
+        let (renewed, written) = core.vouched(hold);
         Self {
             hold: Arc::clone(hold),
-            renewed: watched.then_some(core.plan.lease),
+            renewed,
             written,
         }
     }
@@ -570,7 +570,7 @@ fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &T
     }
     let due = hold.with(|state| {
         match lease {
-            Some(lease) => state.prolong(lease.term(answer.sent_at), now),
+            Some(lease) => state.renewed(lease.term(answer.sent_at), now),
             None => state.asserted(answer.sent_at, now),
         }
         state.due(core.plan, now, now, Duration::ZERO)

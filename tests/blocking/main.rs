@@ -1,0 +1,197 @@
+//! Locks without `async`: on plain threads, on those of `spawn_blocking`, inside of a runtime, and when a hold is lost.
+#![cfg(feature = "blocking")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use watchlock::blocking::{Blocking, Client, Handle};
+use watchlock::kind::LockKind;
+use watchlock::{Ended, Error, Lease, LockGuard, LostReason, Quorum, Ttl};
+use watchlock_test::Redis;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn client(redis: &Redis) -> Client {
+    redis.client_builder().connect_blocking().unwrap()
+}
+
+/// Every verb of a handle.
+fn used<K: LockKind>(lock: &Handle<K>) {
+    lock.lock().unwrap().unlock().unwrap();
+    let guard = lock.lock_with_lease(MINUTE).unwrap();
+    assert!(lock.is_locked().unwrap());
+    assert!(matches!(lock.remain_time_to_live().unwrap(), Ttl::Left(_)));
+    guard.verify().unwrap();
+    guard.extend(MINUTE).unwrap();
+    let again = guard.reenter(MINUTE).unwrap();
+    assert_eq!(guard.lost_within(Duration::ZERO), None);
+    again.unlock().unwrap();
+    let of_async: LockGuard = guard.into_async().into();
+    assert!(of_async.is_valid());
+    drop(of_async);
+
+    let got = lock.try_lock(MINUTE, Lease::Watchdog).unwrap();
+    let of_async: LockGuard = got.expect("free after a drop").into_async().into();
+    let (view, guard) = (Blocking::from(of_async.hold()), Blocking::from(of_async));
+    let refused = Blocking::from(guard.detach().unwrap_err().into_guard()).let_expire();
+    drop(refused.unwrap_err());
+    assert_eq!(view.ended(), Ended::Released);
+    assert!(lock.run(Blocking::verify).unwrap().is_ok());
+    let ran = lock.try_run(MINUTE, Lease::Watchdog, Blocking::verify);
+    assert!(ran.unwrap().expect("it is free").is_ok());
+    assert!(matches!(lock.unlock(), Err(Error::NotOwner { .. })));
+    assert!(!lock.force_unlock().unwrap());
+    assert!(!lock.is_held() && lock.hold_count() == 0);
+}
+
+#[test]
+fn a_plain_thread_has_every_kind_and_verb() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let owner = client.new_owner();
+    used(&client.get_lock("plain"));
+    used(&client.get_fenced_lock("fenced"));
+    used(&client.get_fair_lock("fair"));
+    used(&client.get_spin_lock("spin"));
+    used(&client.get_simple_lock("simple"));
+    used(&client.get_read_write_lock("rw").read_lock());
+    used(&client.get_read_write_lock("rw").write_lock());
+
+    let owned = owner.get_lock("plain");
+    let outer = owned.lock().unwrap();
+    assert_eq!(owned.lock().unwrap().hold_count(), 2);
+    assert_eq!(owned.holders().unwrap()[0].client, Some(client.id()));
+    assert_eq!(owned.waiters().unwrap(), 0);
+    outer.detach().unwrap();
+    owned.unlock().unwrap();
+
+    let fenced = client.get_fenced_lock("fenced");
+    let token = fenced.run(|guard| guard.token()).unwrap();
+    assert!(fenced.lock().unwrap().token() > token);
+    let writer = client.get_read_write_lock("rw").write_lock();
+    let reader = writer.lock().unwrap().downgrade().unwrap();
+    assert!(reader.is_valid());
+    drop(reader);
+
+    let tick = client.get_lock("tick");
+    assert_eq!(tick.once_per(MINUTE, |_| 1).unwrap(), Some(1));
+    assert_eq!(tick.once_per(MINUTE, |_| 1).unwrap(), None);
+    assert!(client.shutdown(MINUTE).is_clean());
+    client.shutting_down();
+    assert!(matches!(tick.lock(), Err(Error::Closed)));
+}
+
+#[test]
+fn a_quorum_blocks_too() {
+    let redis = Redis::start();
+    let builder = Quorum::builder([redis.url()]).clock(redis.clock());
+    let quorum = builder.restart_delay(Duration::ZERO).connect_blocking();
+    let quorum = quorum.unwrap();
+    quorum.get_lock("plain").lock().unwrap().unlock().unwrap();
+    let owner = quorum.new_owner();
+    let guard = owner.get_fenced_lock("fenced").lock().unwrap();
+    assert!(guard.token().as_u64() > 0);
+    drop(guard);
+    assert!(quorum.shutdown(MINUTE).is_clean());
+}
+
+/// What several threads do under one lock.
+fn exclude_each_other(lock: &Handle<watchlock::kind::Reentrant>, inside: &AtomicU32) {
+    for _ in 0..50 {
+        let guard = lock.lock().unwrap();
+        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+        thread::yield_now();
+        inside.fetch_sub(1, Ordering::Relaxed);
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn threads_exclude_each_other() {
+    let redis = Redis::start();
+    let (client, inside) = (client(&redis), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| exclude_each_other(&client.get_lock("shared"), &inside));
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_blocking_client_works_inside_of_a_runtime() {
+    let redis = Redis::start();
+    // It blocks the thread of this runtime, for longer than a task of tokio may be polled without an await.
+    let client = client(&redis);
+    let lock = client.get_lock("task");
+    exclude_each_other(&lock, &AtomicU32::new(0));
+    for _ in 0..100 {
+        assert_eq!(lock.lock().unwrap().lost_within(Duration::ZERO), None);
+    }
+
+    let of_async = redis.client().await.unwrap();
+    let blocking = Client::from(of_async.clone());
+    let held = of_async.get_lock("other").lock().await.unwrap();
+    let waits = tokio::task::spawn_blocking(move || blocking.get_lock("other").lock());
+    while of_async.get_lock("other").waiters().await.unwrap() == 0 {
+        tokio::task::yield_now().await;
+    }
+    held.unlock().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    guard.into_async().unlock().await.unwrap();
+}
+
+#[test]
+fn a_loss_ends_what_blocks() {
+    let redis = Redis::start();
+    redis.stop_clock();
+    let client = client(&redis);
+    let guard = client.get_lock("lost").lock().unwrap();
+    let lose = || {
+        redis.lose_data();
+        redis.advance(Duration::from_secs(11)); // the next renewal is due
+    };
+    thread::scope(|scope| {
+        let lost = [
+            scope.spawn(|| guard.lost_within(MINUTE)),
+            scope.spawn(|| Some(guard.lost())),
+            scope.spawn(|| Some(Blocking::from(guard.hold()).lost())),
+        ];
+        assert_eq!(guard.lost_within(Duration::from_millis(50)), None);
+        lose();
+        for lost in lost {
+            assert_eq!(lost.join().unwrap(), Some(LostReason::Missing));
+        }
+    });
+    assert!(guard.unlock().unwrap_err().is_lost());
+    let ran = client.get_lock("run").run(|guard| {
+        lose();
+        guard.lost()
+    });
+    assert!(ran.unwrap_err().is_lost());
+}
+
+#[test]
+fn a_lost_term_is_followed_by_another_one() {
+    let redis = Redis::start();
+    let election = client(&redis).get_election("leader");
+    let mut terms = 0;
+    let led = election.lead(|term| {
+        terms += 1;
+        if terms == 1 {
+            redis.lose_data();
+            redis.advance(Duration::from_secs(31));
+        }
+        (term.is_valid(), terms, election.leader().unwrap())
+    });
+    let (valid, terms, leader) = led.unwrap();
+    assert!(valid && terms == 2 && leader.is_some());
+    assert!(!election.is_leader());
+}
+
+#[test]
+fn what_cannot_be_reached_is_an_error() {
+    let refused = Client::connect("redis://127.0.0.1:1/").unwrap_err();
+    assert!(refused.is_transient(), "{refused}");
+    assert!(matches!(Client::connect("nowhere"), Err(Error::Config(_))));
+}
