@@ -10,17 +10,23 @@
 
 mod completions;
 mod connect;
+mod doctor;
+mod inspect;
+mod ls;
 mod messages;
 mod options;
+mod release;
 mod run;
+mod show;
 mod status;
+mod text;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use options::{Cli, Command};
-use status::Status;
+use status::{Failure, Status};
 
 fn main() -> ExitCode {
     if let Some(status) = run::shim() {
@@ -51,6 +57,17 @@ fn main() -> ExitCode {
 async fn execute(command: Command) -> Status {
     match command {
         Command::Run(options) => run::run(&options).await,
+        Command::Ls(options) => told(ls::ls(&options).await),
+        Command::Show(options) => told(show::show(&options).await),
+        Command::Release(options) => told(release::release(&options).await),
+        Command::Doctor(options) => told(doctor::doctor(&options).await),
         Command::Completions(options) => completions::completions(&options),
     }
+}
+
+fn told(result: Result<Status, Failure>) -> Status {
+    result.unwrap_or_else(|failure| {
+        eprintln!("watchlock: {}", failure.message);
+        failure.status
+    })
 }

@@ -21,6 +21,14 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Take a lock, run a command, release the lock
     Run(Box<RunOptions>),
+    /// List the locks that are held
+    Ls(Box<ListOptions>),
+    /// Show one lock: holders, leases, token, queue
+    Show(Box<ShowOptions>),
+    /// Release a lock by force
+    Release(Box<ReleaseOptions>),
+    /// Check whether a server keeps locks safe
+    Doctor(Box<DoctorOptions>),
     /// Print a script for the completion of a shell
     Completions(CompletionOptions),
 }
@@ -62,6 +70,65 @@ pub(crate) struct RunOptions {
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Messages on stderr as JSON, an object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// List the locks that are held, those of Java services with Redisson too.
+///
+/// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one.
+#[derive(Debug, Args)]
+pub(crate) struct ListOptions {
+    /// Which names, as Redis matches them: `*`, `?`, `[a-z]`
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+    /// How many locks at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+    /// As JSON, an object for each lock and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Show one lock: holders, leases, token, queue. Ends with 0 if it is held, 1 if it is free.
+#[derive(Debug, Args)]
+pub(crate) struct ShowOptions {
+    /// The name of the lock
+    pub(crate) name: String,
+    /// As JSON, an object in a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Release a lock by force. Ends with 1 if it was free, or nothing was released.
+///
+/// It shows the holder and asks first. The holder learns of it with its next renewal, and may be at work until then.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseOptions {
+    /// The name of the lock
+    pub(crate) name: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// The kind of lock [default: as it looks in Redis; `simple` must be said]
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Check whether a server keeps locks safe. Ends with 1 if it does not.
+///
+/// It only reads. What the server hides from this user is `unknown`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorOptions {
+    /// As JSON, an object for each check and line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
