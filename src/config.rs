@@ -50,6 +50,7 @@ pub(crate) struct Config {
     pub(crate) fair_wait: Duration,
     pub(crate) passes_on: bool,
     pub(crate) acks: Option<Acks>,
+    pub(crate) label: Option<String>,
     pub(crate) clock: Clock,
 }
 
@@ -74,6 +75,7 @@ impl Default for Config {
             fair_wait: Duration::from_secs(300),
             passes_on: true,
             acks: None,
+            label: None,
             clock: Clock::system(),
         }
     }
@@ -133,8 +135,21 @@ impl Config {
                 "1 to 64 replicas within 1 ms to a quarter of command_timeout",
             )?;
         }
+        if let Some(label) = &self.label {
+            check(
+                is_label(label),
+                "label",
+                format_args!("{} bytes long", label.len()),
+                "1 to 256 bytes without control characters",
+            )?;
+        }
         self.backoff.validate()
     }
+}
+
+/// Whether this may be a client's label.
+pub(crate) fn is_label(text: &str) -> bool {
+    (1..=256).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 fn within(
@@ -191,7 +206,7 @@ mod tests {
             let within = Duration::from_millis(ms);
             Some(Acks { wanted, within })
         };
-        let bad: [&dyn Fn(&mut Config); 14] = [
+        let bad: [&dyn Fn(&mut Config); 17] = [
             &|s| s.acks = acks(0, 100),
             &|s| s.acks = acks(1, 0),
             &|s| s.acks = acks(1, 251),
@@ -205,6 +220,9 @@ mod tests {
             &|s| s.fencing_token_ttl = Some(Duration::MAX),
             &|s| s.fair_wait = Duration::from_millis(14_999),
             &|s| s.fair_wait = Duration::MAX,
+            &|s| s.label = Some(String::new()),
+            &|s| s.label = Some("x".repeat(257)),
+            &|s| s.label = Some("a\nb".into()),
             &|s| s.backoff = Backoff::new().base(Duration::ZERO),
         ];
         for (i, spoil) in bad.iter().enumerate() {

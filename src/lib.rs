@@ -81,7 +81,7 @@ pub use host::simulated as __simulation;
 pub use lease::Lease;
 pub use lock::{Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
-pub use lock::{GuardError, Handle, HoldView, Lock, LockGuard, Owner, ReentrantLock, Ttl};
+pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use secrets::{Secrets, Tls};

@@ -11,6 +11,11 @@ use crate::slot::{self, Slot, Target};
 /// Longest key, prefix included, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 512;
 
+/// The key with the label of a client. It has no prefix, so that each client can read those of all others.
+pub(crate) fn label_key(client: &str) -> String {
+    format!("watchlock_client:{client}")
+}
+
 /// Kinds that are the same lock under one name: they share its key, its gate and its channel.
 #[derive(Debug)]
 pub(crate) struct Family {

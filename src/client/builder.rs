@@ -250,6 +250,17 @@ impl ClientBuilder {
         self
     }
 
+    /// What [`holders`](crate::Handle::holders) shows to people beside the client's id, such as `billing@host-7`: 1 to 256
+    /// bytes without control characters. Default none.
+    ///
+    /// The client writes it to the key `watchlock_client:<id>`, without the [prefix](Self::key_prefix), once a watchdog's
+    /// lease, for three of them, and deletes it at its end. Locks do not depend on it: if the ACL denies it, the log says
+    /// so at level `debug`.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.settings.label = Some(label.as_ref().to_owned());
+        self
+    }
+
     /// The pauses between tries, and the longest time that a waiter sleeps without a wake-up.
     #[doc(alias = "retryDelay")]
     pub fn backoff(mut self, backoff: Backoff) -> Self {

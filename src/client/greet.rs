@@ -11,7 +11,7 @@ use crate::backend::{
     Class, Failure, Fleet, Hello, Lane, LaneConfig, Pending, is_unknown_command, round_trip,
     slots_of,
 };
-use crate::engine::core::Core;
+use crate::engine::core::{Core, Mail};
 use crate::error::{ConfigError, Error};
 use crate::host::uuid;
 use crate::lease::LeaseMs;
@@ -42,6 +42,9 @@ pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     let introduced = core.backend.timers().within(limit, introducing).await;
     introduced.unwrap_or_else(|| Err(Failure::slow_connect(config.connect_timeout).into()))?;
     fleet.settle();
+    if core.config.label.is_some() {
+        core.post(Mail::ShowLabel);
+    }
     Ok(())
 }
 

@@ -232,6 +232,12 @@ impl QuorumBuilder {
         self
     }
 
+    /// As [`ClientBuilder::label`].
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.client = self.client.label(label);
+        self
+    }
+
     /// As [`ClientBuilder::backoff`].
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.client = self.client.backoff(backoff);

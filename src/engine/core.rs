@@ -47,6 +47,8 @@ pub(crate) enum Mail {
     WriteBehind(Arc<Hold>, Option<u32>, Pending),
     /// Clean up after this hold, which is lost already.
     Lost(Arc<Hold>, LostReason),
+    /// Write the client's label, as the server can be used.
+    ShowLabel,
     /// Complete what is under way, and end.
     Close,
 }

@@ -129,7 +129,11 @@ impl<K: LockKind> Handle<K> {
         Self { target }
     }
 
-    fn about<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+    pub(super) fn target(&self) -> &K::Target {
+        &self.target
+    }
+
+    pub(super) fn about<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| error.about(self.name()))
     }
 
@@ -451,8 +455,12 @@ impl LockOfClient {
         }
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.engine.core
+    }
+
     /// Fails if the name or a setting cannot be used.
-    fn kind(&self) -> Result<&Kind, Error> {
+    pub(super) fn kind(&self) -> Result<&Kind, Error> {
         self.kind.as_ref().map_err(|unusable| unusable.1.clone())
     }
 
@@ -592,15 +600,21 @@ impl LockTarget for LockOfClient {
 
 /// Sends a command that changes nothing. Repeats it once if the connection was cut.
 async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
-    let fleet = open_fleet(core)?;
+    asked(core, |fleet| Pending::start(fleet, call.clone())).await
+}
+
+/// What a command that changes nothing came to. It is started once more if the connection was cut.
+pub(super) async fn asked(
+    core: &Core,
+    mut start: impl FnMut(&Arc<Fleet>) -> Pending,
+) -> Result<Reply, Error> {
     let limit = core.config.command_timeout;
     let end = core.now() + limit;
-    let pending = Pending::start(&fleet, call.clone());
+    let pending = start(&open_fleet(core)?);
     let mut outcome = pending.until(limit, end).await;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
         // The runtime of the connection may have ended, or this task may run on another one by now.
-        let fleet = open_fleet(core)?;
-        let pending = Pending::start(&fleet, call);
+        let pending = start(&open_fleet(core)?);
         outcome = pending.until(limit, end).await;
     }
     Ok(outcome?.reply)

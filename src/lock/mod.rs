@@ -1,11 +1,12 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
+//! handles and the lock of a client ([`handle`]), who holds a lock and who waits ([`inspect`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
 //! has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod guard;
 mod handle;
+mod inspect;
 pub mod kinds;
 mod multi;
 mod object;
@@ -16,6 +17,7 @@ mod view;
 
 pub use self::guard::{GuardError, LockGuard};
 pub use self::handle::Handle;
+pub use self::inspect::Holder;
 pub use self::kinds::ReentrantLock;
 pub use self::kinds::fair::FairLock;
 pub use self::kinds::fenced::{FencedGuard, FencedLock};

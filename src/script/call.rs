@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::config::Publish;
 use crate::lease::LeaseMs;
 use crate::names::Names;
-use crate::slot::Target;
+use crate::slot::{Slot, Target};
 
 /// A Lua script, embedded in the crate.
 pub(crate) struct Script {
@@ -197,6 +197,12 @@ impl<'a> Call<'a> {
     /// Adds the key of a lock, and goes to the cluster node that has the lock.
     pub(crate) fn lock(self, names: &'a Names) -> Self {
         self.for_node_of(names).key(names.key())
+    }
+
+    /// Adds a key that belongs to no lock, and goes to the cluster node that has it.
+    pub(crate) fn own_key(self, key: &'a str) -> Self {
+        let target = Target::Slot(Slot::of(key));
+        Self { target, ..self }.key(key)
     }
 
     /// Goes to the cluster node that has the lock, though its key is not among the keys.

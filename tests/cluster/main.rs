@@ -8,6 +8,7 @@ mod at_once;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod failing;
+mod holders;
 mod joining;
 mod kinds;
 mod links;

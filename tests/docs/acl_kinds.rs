@@ -266,3 +266,70 @@ async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
         assert_eq!(done, missing.is_none(), "{number}: without {missing:?}");
     }
 }
+
+/// What people may ask about a lock, and what a missing right takes away.
+#[tokio::test]
+async fn each_right_of_those_who_ask_is_needed_and_costs_no_more_than_the_page_says() {
+    let server = RedisServer::start();
+    let document = include_str!("../../docs/acl.md").replace("\\|", "/");
+    let needed = |call: &str| {
+        let row = document
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{call}` |")));
+        let cell = row.and_then(|row| row.split('|').nth(2)).expect("a row");
+        let rights = cell
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .flat_map(|part| part.split(' '));
+        rights
+            .map(|right| right.replace('/', "|"))
+            .collect::<Vec<_>>()
+    };
+    let (label, holders, waiters) = (needed("label"), needed("holders"), needed("waiters"));
+    let all = [label.clone(), holders.clone(), waiters.clone()].concat();
+    let cluster = "+pubsub|shardnumsub";
+    assert_eq!(all.iter().filter(|right| *right == cluster).count(), 1);
+    let mut missing = vec![None];
+    missing.extend(all.iter().filter(|right| *right != cluster).map(Some));
+    for (number, missing) in missing.into_iter().enumerate() {
+        server.cmd(&["FLUSHALL"]).await;
+        let (fair, _) = documented("fair");
+        let mut rights = [documented_rights(), fair].concat();
+        let granted = all
+            .iter()
+            .filter(|right| Some(*right) != missing && *right != cluster);
+        rights.extend(granted.map(String::as_str));
+        let user = format!("asks-{number}");
+        let set = ["ACL", "SETUSER", &user, "reset", "on", ">secret"];
+        server.cmd(&[&set, &rights[..]].concat()).await;
+        let url = format!("redis://{user}:secret@127.0.0.1:{}/", server.port());
+        let builder = Client::builder(&url).key_prefix("app:").label("somebody");
+        let client = builder.connect().await.expect("the user may connect");
+        let lock = client.get_lock("x");
+        let guard = lock.lock().await.expect("a label is no part of a lock");
+        let hides = |rights: &[String]| missing.is_some_and(|missing| rights.contains(missing));
+        let is_shown = async || lock.holders().await.expect("an answer")[0].label.is_some();
+        if hides(&label) || hides(&holders) {
+            // Behind the try of the keeper to write it.
+            client
+                .get_lock("y")
+                .lock()
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
+            assert!(!is_shown().await, "without {missing:?}");
+        } else {
+            watchlock_support::eventually("the label is shown", LONG, is_shown).await;
+        }
+        let denied = |asked: Result<u64, Error>| matches!(asked, Err(Error::Denied { .. }));
+        let of_plain = denied(lock.waiters().await);
+        let of_fair = denied(client.get_fair_lock("x").waiters().await);
+        let queue = missing.is_some_and(|missing| missing == "+llen");
+        assert_eq!(of_fair, queue, "without {missing:?}");
+        assert_eq!(of_plain, hides(&waiters) && !queue, "without {missing:?}");
+        guard.unlock().await.expect("held to the end");
+    }
+}

@@ -20,6 +20,7 @@
 //! | `trouble` | servers that refuse, load, forget, restart |
 //! | `denied` | each command of a kind, taken away by the ACL |
 //! | `ending` | the end of a client |
+//! | `holders` | who holds a lock and how many wait, as people see it |
 //! | `repeats` | each command that a kind sends, sent again and sent late |
 //! | `costs` | commands per operation |
 
@@ -54,6 +55,7 @@ mod costs;
 mod denied;
 mod ending;
 mod handles;
+mod holders;
 mod leases;
 mod losses;
 mod repeats;

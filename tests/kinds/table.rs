@@ -1,12 +1,15 @@
 //! The kinds of lock: how each is made, what it writes to Redis, and where it differs.
 
 use futures_util::future::LocalBoxFuture;
-use watchlock::{Client, Error, Lock, LockGuard, Owner};
+use watchlock::{Client, Error, Holder, Lock, LockGuard, Owner};
 
 /// A body that runs under a lock.
 pub(crate) type Body<'a> = Box<dyn FnOnce(&LockGuard) -> LocalBoxFuture<'a, ()> + 'a>;
 /// `run` and `try_run` of a handle of this client.
 type Run = for<'a> fn(&'a Client, &'a str, Body<'a>) -> LocalBoxFuture<'a, Result<(), Error>>;
+
+/// A question about the lock of this name.
+type Ask<T> = for<'a> fn(&'a Client, &'a str) -> LocalBoxFuture<'a, Result<T, Error>>;
 
 /// Boxes a closure as a [`Body`].
 pub(crate) fn body<'a, F>(body: impl FnOnce(&LockGuard) -> F + 'a) -> Body<'a>
@@ -27,6 +30,8 @@ pub(crate) struct Made {
     pub(crate) run: Run,
     /// Waits for a minute, for a lease of a minute.
     pub(crate) try_run: Run,
+    pub(crate) holders: Ask<Vec<Holder>>,
+    pub(crate) waiters: Ask<u64>,
 }
 
 /// The [`Made`] of a kind, from how a client or an owner makes its handle.
@@ -49,6 +54,8 @@ macro_rules! made {
                     ran.await.map(|ran| ran.expect("not busy for a minute"))
                 })
             },
+            holders: |$of, $name| Box::pin(async move { $get.holders().await }),
+            waiters: |$of, $name| Box::pin(async move { $get.waiters().await }),
         }
     };
 }

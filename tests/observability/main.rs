@@ -7,6 +7,7 @@
 mod common;
 
 mod events;
+mod labels;
 mod secrets;
 
 use std::fmt::Write as _;

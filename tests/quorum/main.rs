@@ -7,6 +7,7 @@ mod connecting;
 mod distance;
 mod fencing;
 mod guards;
+mod holders;
 mod levels;
 mod nodes;
 mod repair;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, ready};
 use parking_lot::{Mutex, RwLock};
+use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
@@ -26,11 +27,12 @@ use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
-    all_once, asking_once, once,
+    all_once, asking_once, once, read_once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::backend::timers::Timers;
+use crate::config::Publish;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
 use crate::log::log;
@@ -92,6 +94,31 @@ impl Message for Option<AckCommand> {
         sent.map_err(|(wrong, unsent)| {
             *self = unsent.map(|unsent| *unsent);
             wrong
+        })
+    }
+}
+
+/// A question whose answer is read as it is.
+struct Question {
+    /// What is asked where channels belong to all nodes, and where they belong to slots.
+    words: [Encoded; 2],
+    answer: Option<oneshot::Sender<Value>>,
+}
+
+impl Message for Question {
+    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
+        let lane = &route.lane;
+        let sharded = lane.publish() == Publish::Sharded;
+        let words = &self.words[usize::from(sharded)];
+        let sent_at = lane.now();
+        let value = Box::pin(read_once(lane, words.cmd(), asking)).await?;
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(value);
+        }
+        Ok(TimedReply {
+            reply: Reply::Other,
+            sent_at,
+            server_age: None,
         })
     }
 }
@@ -193,6 +220,30 @@ impl Pending {
             })
         };
         Self::queued(sending.boxed(), lane, Turn::Hold, false)
+    }
+}
+
+impl Pending {
+    /// Starts a question that changes nothing. When the result says that it was answered, `answer` has what the server said.
+    /// Where channels belong to slots, `sharded` is sent instead.
+    pub(crate) fn ask(
+        fleet: &Arc<Fleet>,
+        call: &Call<'_>,
+        sharded: &Call<'_>,
+        answer: oneshot::Sender<Value>,
+    ) -> Self {
+        let question = Question {
+            words: [call.encode(), sharded.encode()],
+            answer: Some(answer),
+        };
+        match fleet.route(call.target()) {
+            Ok(route) => {
+                let lane = Arc::clone(&route.lane);
+                let sending = send(Arc::clone(fleet), route, question);
+                Self::queued(sending.boxed(), lane, call.turn(), false)
+            }
+            Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),
+        }
     }
 }
 

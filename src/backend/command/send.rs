@@ -170,6 +170,25 @@ pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Timed
     heard(lane, generation, result, sent_at)
 }
 
+/// Sends a command, and returns its reply as it is; with `asking` for a slot that is migrating to the node of the lane.
+pub(crate) async fn read_once(lane: &Lane, cmd: &Cmd, asking: bool) -> Result<Value, FailedSend> {
+    let mut connected = connected(lane).await?;
+    let sent_at = lane.now();
+    let exchanged = exchange(&mut connected.connection, cmd, asking);
+    let result = match connected.term.take() {
+        None => exchanged.await,
+        // A reply after the change of the master does not count.
+        Some(mut term) => {
+            let answered = Box::pin(term.within(exchanged)).await;
+            answered.ok_or_else(Failure::no_reply)?
+        }
+    };
+    let value = result.and_then(Value::extract_error);
+    let value = value.map_err(|error| refused(lane, connected.generation, error))?;
+    lane.answered(sent_at);
+    Ok(value)
+}
+
 /// A connection that is not known to be cut, or to lead to an old master.
 pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {

@@ -327,7 +327,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             | Seat::Releasing { .. } => false,
             _ => match self.last_answer {
                 LastAnswer::Busy(until) => {
-                    let published = ticket.request.kind.commands.rules().publishes_releases;
+                    let published = !ticket.request.kind.commands.rules().is_string;
                     let heard = published && self.wakeups.hear_holder();
                     heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
                 }

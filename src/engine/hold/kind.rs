@@ -47,8 +47,8 @@ pub(crate) struct KindRules {
     pub(crate) needs_time: bool,
     /// The delays between tries, for a kind whose waiters do not listen for wake-ups.
     pub(crate) backoff: Option<Backoff>,
-    /// Whether everybody who shares the lock publishes its release.
-    pub(crate) publishes_releases: bool,
+    /// Whether the lock is a string, as other libraries have it, which publish no releases.
+    pub(crate) is_string: bool,
 }
 
 impl KindRules {
@@ -57,7 +57,7 @@ impl KindRules {
         passes_on: false,
         needs_time: false,
         backoff: None,
-        publishes_releases: true,
+        is_string: false,
     };
 }
 
@@ -173,6 +173,9 @@ pub(crate) trait RedisQueue {
     /// Keeps the places of `client`, which should be those of these hold ids, and says how many there are. The client sends
     /// it every few seconds.
     fn vouch<'a>(&self, names: &'a Names, client: &'a str, ids: &[&'a str]) -> Call<'a>;
+
+    /// Asks how many places there are, of all clients.
+    fn length<'a>(&self, names: &'a Names) -> Call<'a>;
 
     /// The channel of the message that it is the turn of a hold id.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;

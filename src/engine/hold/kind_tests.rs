@@ -49,6 +49,10 @@ impl RedisQueue for Queued {
         Call::ping()
     }
 
+    fn length<'a>(&self, names: &'a Names) -> Call<'a> {
+        Call::plain("LLEN").lock(names)
+    }
+
     fn channel(&self, names: &Names, _hold_id: &str) -> Box<str> {
         names.channel().into()
     }
@@ -69,7 +73,7 @@ fn sent(call: &Call) -> Vec<u8> {
 fn a_kind_that_says_nothing_is_had_by_one_and_waited_for_here() {
     let silent = kind(Silent);
     let rules = silent.commands.rules();
-    assert!(!rules.passes_on && !rules.needs_time && rules.publishes_releases);
+    assert!(!rules.passes_on && !rules.needs_time && !rules.is_string);
     assert!(rules.backoff.is_none() && !silent.has_queue());
     assert!(silent.commands.downgraded().is_none());
     assert!(kind(Queued).has_queue());

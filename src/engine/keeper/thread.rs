@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::shared::Keeper;
-use super::{cluster, job, masters, reaper};
+use super::{cluster, job, label, masters, reaper};
 use crate::backend::Pending;
 use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
@@ -298,6 +298,8 @@ impl Tasks {
                 self.all.spawn(own(writing));
             }
             Mail::Lost(hold, reason) => keeper.core.clean_up_lost(&hold, reason),
+            // The end of a client waits for this as for its releases: then the label is deleted.
+            Mail::ShowLabel => drop(self.releases.spawn(own(label::show(keeper)))),
             Mail::Close => {}
         }
     }

@@ -139,6 +139,12 @@ impl RedisQueue for InOrder {
         with_all(call.arg(client), ids).publishes()
     }
 
+    fn length<'a>(&self, names: &'a Names) -> Call<'a> {
+        Call::plain("LLEN")
+            .for_node_of(names)
+            .key(names.other(KEYS[0]))
+    }
+
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {
         [names.channel(), ":", hold_id].concat().into()
     }

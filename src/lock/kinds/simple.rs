@@ -59,8 +59,7 @@ struct Strings;
 impl Commands for Strings {
     fn rules(&self) -> KindRules {
         KindRules {
-            // Other libraries publish nothing.
-            publishes_releases: false,
+            is_string: true,
             ..KindRules::DEFAULT
         }
     }

@@ -16,6 +16,7 @@ use crate::error::{Cause, Error};
 use crate::lease::Lease;
 use crate::lock::guard::{LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient, LockTarget, in_scope, owner_in_scope};
+use crate::lock::inspect::{Holder, InspectTarget};
 use crate::lock::kinds::{self, fenced, plain};
 use crate::lock::object::{LockInfo, Ttl};
 use crate::lock::several::CompositeOwner;
@@ -211,6 +212,27 @@ impl LockTarget for LockOfQuorum {
     async fn force_unlock(&self) -> Result<bool, Error> {
         let answered = self.ask_all(|lock| async move { lock.force_unlock().await });
         Ok(answered.await?.into_iter().any(|held| held))
+    }
+}
+
+impl InspectTarget for LockOfQuorum {
+    async fn holders(&self) -> Result<Vec<Holder>, Error> {
+        let answered = self
+            .ask_all(|lock| async move { lock.holders().await })
+            .await?;
+        let free = answered.iter().filter(|holders| holders.is_empty()).count();
+        if free >= self.nodes.needed {
+            return Ok(Vec::new());
+        }
+        Ok(answered.into_iter().flatten().collect())
+    }
+
+    async fn waiters(&self) -> Result<u64, Error> {
+        let answered = self.ask_all(|lock| async move { lock.waiters().await });
+        let mut waiters = answered.await?;
+        // At least so many by the word of a majority.
+        waiters.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(waiters[self.nodes.needed - 1])
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) struct Opening {
     /// How many replicas must have an acquire.
     pub(crate) acks: u64,
     pub(crate) prefix: Option<String>,
+    pub(crate) label: Option<String>,
     pub(crate) watchdog: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
     pub(crate) unavailable_after: Option<Duration>,
@@ -125,6 +126,10 @@ impl Fields {
             prefix: match self.0.get("prefix") {
                 None => None,
                 Some(_) => Some(self.text("prefix")?.to_owned()),
+            },
+            label: match self.0.get("label") {
+                None => None,
+                Some(_) => Some(self.text("label")?.to_owned()),
             },
             watchdog: self.ms("watchdog_ms")?,
             command_timeout: self.ms("command_timeout_ms")?,

@@ -219,6 +219,9 @@ async fn connect_quorum(urls: &[String], opening: &Opening) -> Result<Connected,
 }
 
 async fn connect_client(mut builder: ClientBuilder, opening: &Opening) -> Result<Connected, Error> {
+    if let Some(label) = &opening.label {
+        builder = builder.label(label);
+    }
     if opening.acks > 0 {
         let replicas = u32::try_from(opening.acks).unwrap_or(u32::MAX);
         let most = opening.command_timeout.map(|timeout| timeout / 4);

@@ -43,6 +43,10 @@ impl RedisQueue for Side {
         unreachable!("a step of its own")
     }
 
+    fn length<'a>(&self, names: &'a Names) -> Call<'a> {
+        Call::plain("LLEN").lock(names)
+    }
+
     fn channel(&self, _: &Names, hold_id: &str) -> Box<str> {
         hold_id.into()
     }
