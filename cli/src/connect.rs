@@ -11,7 +11,7 @@ use watchlock::redis::{
     self, AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue,
     IntoConnectionInfo, RedisError,
 };
-use watchlock::{Client, ClientBuilder, Error, Lock, Quorum, Tls};
+use watchlock::{Client, ClientBuilder, Error, Holder, Lock, Quorum, Tls};
 
 use crate::options::{Kind, ServerOptions};
 use crate::status::{Failure, Status};
@@ -29,20 +29,49 @@ pub(crate) enum Locks {
     OfMajority(Quorum),
 }
 
+/// The same for the lock of each kind, whose types differ.
+macro_rules! with_lock {
+    ($locks:expr, $kind:expr, $name:expr, $lock:ident => $what:expr) => {
+        match ($locks, $kind) {
+            (Locks::Of(client), kind) => match kind {
+                Kind::Plain => with_lock!(client.get_lock($name), $lock => $what),
+                Kind::Fair => with_lock!(client.get_fair_lock($name), $lock => $what),
+                Kind::Fenced => with_lock!(client.get_fenced_lock($name), $lock => $what),
+                Kind::Read => with_lock!(client.get_read_write_lock($name).read_lock(), $lock => $what),
+                Kind::Write => with_lock!(client.get_read_write_lock($name).write_lock(), $lock => $what),
+                Kind::Simple => with_lock!(client.get_simple_lock($name), $lock => $what),
+            },
+            (Locks::OfMajority(quorum), Kind::Fenced) => with_lock!(quorum.get_fenced_lock($name), $lock => $what),
+            // `check` refused the other kinds.
+            (Locks::OfMajority(quorum), _) => with_lock!(quorum.get_lock($name), $lock => $what),
+        }
+    };
+    ($value:expr, $lock:ident => $what:expr) => {{
+        let $lock = $value;
+        $what
+    }};
+}
+
 impl Locks {
     /// The lock `name` of this kind.
     pub(crate) fn get(&self, kind: Kind, name: &str) -> Arc<dyn Lock> {
-        match (self, kind) {
-            (Self::Of(client), Kind::Plain) => client.get_lock(name).into(),
-            (Self::Of(client), Kind::Fair) => client.get_fair_lock(name).into(),
-            (Self::Of(client), Kind::Fenced) => client.get_fenced_lock(name).into(),
-            (Self::Of(client), Kind::Read) => client.get_read_write_lock(name).read_lock().into(),
-            (Self::Of(client), Kind::Write) => client.get_read_write_lock(name).write_lock().into(),
-            (Self::Of(client), Kind::Simple) => client.get_simple_lock(name).into(),
-            (Self::OfMajority(quorum), Kind::Fenced) => quorum.get_fenced_lock(name).into(),
-            // The other kinds were refused by `check`.
-            (Self::OfMajority(quorum), _) => quorum.get_lock(name).into(),
-        }
+        with_lock!(self, kind, name, lock => lock.into())
+    }
+
+    /// Who holds it, as far as Redis tells.
+    pub(crate) async fn holders(&self, kind: Kind, name: &str) -> Vec<Holder> {
+        let holders = with_lock!(self, kind, name, lock => lock.holders().await);
+        holders.unwrap_or_default()
+    }
+
+    /// The hold id of this client; none at a quorum, where a hold has one on each server.
+    pub(crate) async fn own_hold(&self, kind: Kind, name: &str) -> Option<String> {
+        let Self::Of(client) = self else {
+            return None;
+        };
+        let mut holders = self.holders(kind, name).await.into_iter();
+        let own = holders.find(|holder| holder.client == Some(client.id()))?;
+        Some(own.hold_id)
     }
 
     pub(crate) async fn shutdown(&self, timeout: Duration) {
@@ -51,6 +80,12 @@ impl Locks {
             Self::OfMajority(quorum) => quorum.shutdown(timeout).await,
         };
     }
+}
+
+/// How a client holds locks.
+pub(crate) struct Holding {
+    pub(crate) lease: Duration,
+    pub(crate) label: String,
 }
 
 impl ServerOptions {
@@ -73,14 +108,14 @@ impl ServerOptions {
     /// One attempt is always made, and ends by the time-outs of the library.
     pub(crate) async fn connect(
         &self,
-        watchdog: Option<Duration>,
+        holder: Option<&Holding>,
         wait: Option<Duration>,
     ) -> Result<Locks, Failure> {
         let tls = self.tls()?;
         let patience = wait.unwrap_or(PATIENCE).min(PATIENCE);
         let start = Instant::now();
         loop {
-            match self.connect_once(watchdog, tls.as_ref()).await {
+            match self.connect_once(holder, tls.as_ref()).await {
                 Err(error) if error.is_transient() && start.elapsed() < patience => {
                     let left = patience.saturating_sub(start.elapsed());
                     tokio::time::sleep(left.min(PAUSE)).await;
@@ -92,19 +127,19 @@ impl ServerOptions {
 
     async fn connect_once(
         &self,
-        watchdog: Option<Duration>,
+        holder: Option<&Holding>,
         tls: Option<&Tls>,
     ) -> Result<Locks, Error> {
         if self.quorum {
             let mut builder = Quorum::builder(&self.url).key_prefix(&self.prefix);
-            if let Some(lease) = watchdog {
-                builder = builder.watchdog_lease(lease);
+            if let Some(holder) = holder {
+                builder = builder.watchdog_lease(holder.lease).label(&holder.label);
             }
             return Ok(Locks::OfMajority(builder.connect().await?));
         }
         let mut builder = self.builder().key_prefix(&self.prefix);
-        if let Some(lease) = watchdog {
-            builder = builder.watchdog_lease(lease);
+        if let Some(holder) = holder {
+            builder = builder.watchdog_lease(holder.lease).label(&holder.label);
         }
         if let Some(tls) = tls {
             builder = builder.tls(tls.clone());

@@ -20,22 +20,31 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take a lock, run a command, release the lock
+    ///
+    /// CMD runs without a shell. If the lock cannot be kept, CMD is ended before anybody else can take it: TERM, then KILL.
     Run(Box<RunOptions>),
-    /// List the locks that are held
+    /// List the locks that are held, those of Java services with Redisson too
+    ///
+    /// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one.
     Ls(Box<ListOptions>),
     /// Show one lock: holders, leases, token, queue
+    ///
+    /// Exits with 0 if it is held, 1 if it is free.
     Show(Box<ShowOptions>),
     /// Release a lock by force
+    ///
+    /// It shows the holder and asks first. The holder learns of it with its next renewal, and may be at work until then. Exits
+    /// with 1 if the lock was free, or nothing was released.
     Release(Box<ReleaseOptions>),
     /// Check whether a server keeps locks safe
+    ///
+    /// It only reads. What the server hides from this user is `unknown`. Exits with 1 if a lock is not safe there.
     Doctor(Box<DoctorOptions>),
     /// Print a script for the completion of a shell
     Completions(CompletionOptions),
 }
 
-/// Take the lock NAME, run CMD, release the lock.
-///
-/// CMD runs without a shell. If the lock cannot be kept, CMD is ended before anybody else can take it: TERM, then KILL.
+/// `run`.
 #[derive(Debug, Args)]
 #[command(override_usage = "watchlock run [OPTIONS] NAME [--] CMD [ARG]...", after_help = exit_statuses())]
 pub(crate) struct RunOptions {
@@ -76,9 +85,7 @@ pub(crate) struct RunOptions {
     pub(crate) server: ServerOptions,
 }
 
-/// List the locks that are held, those of Java services with Redisson too.
-///
-/// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one.
+/// `ls`.
 #[derive(Debug, Args)]
 pub(crate) struct ListOptions {
     /// Which names, as Redis matches them: `*`, `?`, `[a-z]`
@@ -94,7 +101,7 @@ pub(crate) struct ListOptions {
     pub(crate) server: ServerOptions,
 }
 
-/// Show one lock: holders, leases, token, queue. Ends with 0 if it is held, 1 if it is free.
+/// `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowOptions {
     /// The name of the lock
@@ -106,9 +113,7 @@ pub(crate) struct ShowOptions {
     pub(crate) server: ServerOptions,
 }
 
-/// Release a lock by force. Ends with 1 if it was free, or nothing was released.
-///
-/// It shows the holder and asks first. The holder learns of it with its next renewal, and may be at work until then.
+/// `release`.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseOptions {
     /// The name of the lock
@@ -123,9 +128,7 @@ pub(crate) struct ReleaseOptions {
     pub(crate) server: ServerOptions,
 }
 
-/// Check whether a server keeps locks safe. Ends with 1 if it does not.
-///
-/// It only reads. What the server hides from this user is `unknown`.
+/// `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorOptions {
     /// As JSON, an object for each check and line

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::options::ReleaseOptions;
+use crate::options::{Kind, ReleaseOptions};
 use crate::show::{look, text_of};
 use crate::status::{Failure, Status};
 
@@ -24,7 +24,7 @@ pub(crate) async fn release(options: &ReleaseOptions) -> Result<Status, Failure>
     };
     let kind = match options.kind {
         Some(kind) => kind,
-        None if lock.kind == crate::options::Kind::Simple => {
+        None if lock.kind == Kind::Simple => {
             let text = "the key is a string; if it is a simple lock, say --kind simple";
             return Err(Failure::new(Status::CONFIG, text));
         }

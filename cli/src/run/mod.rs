@@ -12,6 +12,7 @@ mod deadline;
 mod signals;
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -19,10 +20,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 use watchlock::{Error, Lease, LockGuard};
 
-use crate::connect::Locks;
+use crate::connect::{Holding, Locks};
 use crate::messages::Messages;
 use crate::options::RunOptions;
 use crate::status::{Failure, Status, with_causes};
+use crate::text::shown;
 pub(crate) use child::shim;
 use child::{Child, End};
 use deadline::Deadline;
@@ -84,7 +86,11 @@ impl<'a> Run<'a> {
 
     async fn execute(mut self) -> Result<Status, Failure> {
         let options = self.options;
-        let connecting = options.server.connect(Some(options.watchdog), self.wait);
+        let holder = Holding {
+            lease: options.watchdog,
+            label: label(options),
+        };
+        let connecting = options.server.connect(Some(&holder), self.wait);
         let locks = tokio::select! {
             biased;
             signal = self.signals.next_end() => return Ok(Status::of_signal(signal.as_raw())),
@@ -120,15 +126,21 @@ impl<'a> Run<'a> {
         };
         let text = format!("{:?} was acquired after {waited:.1?}", options.name);
         self.messages.tell("acquired", &text, fields);
-        let (end, ended_by_us) = self.hold(&guard).await?;
+        let hold_id = locks.own_hold(options.kind, &options.name).await;
+        let (end, ended_by_us) = self.hold(&guard, hold_id).await?;
         self.give_back(guard, end, ended_by_us, acquired).await
     }
 
     /// Runs the command, and ends it in time if the lock cannot be kept. Returns whether it had to.
-    async fn hold(&mut self, guard: &LockGuard) -> Result<(End, bool), Failure> {
+    async fn hold(
+        &mut self,
+        guard: &LockGuard,
+        hold_id: Option<String>,
+    ) -> Result<(End, bool), Failure> {
+        guard.check()?;
         // Before the start, so that no end is missed, and the end is not ignored.
         let mut ends = signal(SignalKind::child()).map_err(internal)?;
-        let environment = self.environment(guard);
+        let environment = self.environment(guard, hold_id);
         let child = match Child::start(&self.options.command, &environment) {
             Ok(child) => child,
             Err(error) => return Ok((End::NotStarted(error.raw_os_error().unwrap_or(0)), false)),
@@ -165,12 +177,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn environment(&self, guard: &LockGuard) -> [(&'static str, Option<String>); 3] {
+    fn environment(
+        &self,
+        guard: &LockGuard,
+        hold_id: Option<String>,
+    ) -> [(&'static str, Option<String>); 4] {
         let mut held = self.held.clone();
         held.push(self.options.key());
         let token = guard.fencing_token().map(|token| token.to_string());
         [
             ("WATCHLOCK_NAME", Some(self.options.name.clone())),
+            ("WATCHLOCK_HOLD", hold_id),
             ("WATCHLOCK_TOKEN", token),
             (HELD, Some(Value::from(held).to_string())),
         ]
@@ -274,14 +291,22 @@ async fn leave(guard: LockGuard, lease: Duration) -> Result<(), (LockGuard, Erro
         .map_err(watchlock::GuardError::into_parts)
 }
 
+/// The lock, or None if it stayed busy.
 async fn acquire(
     options: &RunOptions,
-    _messages: &Messages,
+    messages: &Messages,
     locks: &Locks,
     wait: Option<Duration>,
     started: Instant,
 ) -> Result<Option<LockGuard>, Error> {
     let lock = locks.get(options.kind, &options.name);
+    if messages.verbose() {
+        // Whatever else it says is found again below.
+        if let Ok(Some(guard)) = lock.try_lock(Duration::ZERO, Lease::Watchdog).await {
+            return Ok(Some(guard));
+        }
+        tell_holders(options, messages, locks).await;
+    }
     match wait {
         None => lock.lock().await.map(Some),
         Some(wait) => {
@@ -290,6 +315,56 @@ async fn acquire(
         }
     }
 }
+
+/// Says for whom it waits.
+async fn tell_holders(options: &RunOptions, messages: &Messages, locks: &Locks) {
+    let name = &options.name;
+    let holders = locks.holders(options.kind, name).await;
+    let json = holders.iter().map(|holder| {
+        let client = holder.client.map(|client| client.to_string());
+        json!({
+            "hold_id": shown(holder.hold_id.as_bytes()),
+            "client": client,
+            "label": holder.label.as_ref().map(|label| shown(label.as_bytes())),
+            "hold_count": holder.hold_count,
+        })
+    });
+    let json: Vec<_> = json.collect();
+    let who = holders.iter().map(|holder| {
+        let who = holder.label.as_ref().unwrap_or(&holder.hold_id);
+        shown(who.as_bytes())
+    });
+    let who: Vec<_> = who.collect();
+    let text = if who.is_empty() {
+        format!("{name:?} is busy")
+    } else {
+        format!("{name:?} is held by {}", who.join(", "))
+    };
+    let fields = [("name", json!(name)), ("holders", json!(json))];
+    messages.tell("waiting", &text, fields);
+}
+
+/// What `holders` shows of this process: `user@host pid command`, without the command's arguments.
+fn label(options: &RunOptions) -> String {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = variable("USER").or_else(|| variable("LOGNAME"));
+    let user = user.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string());
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let command = options.command.first().map(Path::new);
+    let command = command.and_then(Path::file_name).unwrap_or_default();
+    let label = format!("{user}@{host} {} {}", std::process::id(), command.display());
+    let label = label.replace(char::is_control, "?");
+    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= LONGEST_LABEL;
+    label
+        .char_indices()
+        .take_while(fits)
+        .map(|(_, c)| c)
+        .collect()
+}
+
+/// In bytes.
+const LONGEST_LABEL: usize = 256;
 
 impl RunOptions {
     /// The lock's key, which names it in [`HELD`].

@@ -49,7 +49,7 @@ async fn busy_is_1_or_what_was_chosen_and_the_command_does_not_run() {
         said(&mut at(&server, &["run", "-n", "x", "true"])).status,
         0
     );
-    assert!(server.keys().await.is_empty());
+    assert_eq!(server.keys().await, [] as [&str; 0]);
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn usage_is_64_and_nothing_is_written() {
     assert_eq!(said(&mut at(&server, &["run", &long, "true"])).status, 64);
     // Without an address nothing is guessed.
     assert_eq!(said(&mut watchlock(&["run", "x", "true"])).status, 64);
-    assert!(server.keys().await.is_empty());
+    assert_eq!(server.keys().await, [] as [&str; 0]);
 }
 
 #[test]
@@ -210,7 +210,7 @@ async fn a_command_that_cannot_run_is_126_or_127_and_releases_at_once() {
     assert_eq!(file.status, 126);
     assert!(file.err.contains("/etc/passwd"), "{}", file.err);
     assert_eq!(run("/").status, 126);
-    assert!(server.keys().await.is_empty());
+    assert_eq!(server.keys().await, [] as [&str; 0]);
     // What the command itself ends with is no such thing.
     let own = said(&mut at(
         &server,

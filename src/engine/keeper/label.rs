@@ -21,7 +21,10 @@ pub(super) async fn show(keeper: Arc<Keeper>) {
     while !keeper.is_closing() {
         let set = Call::plain("SET").own_key(&key).arg(label).arg("PX");
         send(&keeper, set.arg(3 * lease.as_millis())).await;
-        keeper.pause(lease.duration()).await;
+        // A pause that begins behind the close does not end with it.
+        if !keeper.is_closing() {
+            keeper.pause(lease.duration()).await;
+        }
     }
     // Unlike DEL, every client may send this.
     let delete = Call::plain("PEXPIRE").own_key(&key).arg(0_u32);
