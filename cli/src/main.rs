@@ -8,6 +8,9 @@
 //! - `text`: tables, and names that may hold anything
 //! - `messages`: what goes to stderr, which may block
 
+#[cfg(not(unix))]
+compile_error!("watchlock is for Unix: it ends commands by signals");
+
 mod completions;
 mod connect;
 mod doctor;

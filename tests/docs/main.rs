@@ -18,7 +18,7 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 22] = [
+const DOCUMENTS: [&str; 24] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -26,6 +26,7 @@ const DOCUMENTS: [&str; 22] = [
     "SECURITY.md",
     "docs/acl.md",
     "docs/classic-mistakes.md",
+    "docs/command-line.md",
     "docs/configuration.md",
     "docs/deployments.md",
     "docs/fencing.md",
@@ -40,6 +41,7 @@ const DOCUMENTS: [&str; 22] = [
     "docs/waiting.md",
     "tests/faults/README.md",
     "tests/interop/README.md",
+    "cli/README.md",
     "watchlock-test/README.md",
 ];
 

@@ -14,7 +14,7 @@ use crate::job::{Job, PATIENCE, UNTIL_EOF, said, watchlock};
 /// Runs a command under a lock, looks at it by all commands, and takes it away.
 async fn all_commands(name: &str, command: impl Fn(&[&str]) -> Command) {
     let mut job = Job::start(
-        command(&["run", "--watchdog", "2"])
+        command(&["run", "--watchdog", "3"])
             .arg(name)
             .args(UNTIL_EOF),
     );

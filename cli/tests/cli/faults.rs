@@ -83,8 +83,8 @@ async fn behind_a_cut_link_what_ignores_term_is_killed_before_the_lock_expires()
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     // It reports when it lived last; so does its child.
-    let script = "trap '' TERM; echo $$; sh -c 'echo $$; while :; do date +t%s%3N; done' & \
-                  while :; do date +t%s%3N; done";
+    let script = "trap '' TERM; echo $$; sh -c 'echo $$; while date +t%s%3N; do :; done' & \
+                  while date +t%s%3N; do :; done";
     let run = ["run", "--watchdog", "2", "x", "sh", "-c", script];
     let mut job = Job::start(&mut via(&proxy, &run));
     let pids = [job.pid_line(), job.pid_line()];
@@ -111,7 +111,7 @@ async fn behind_a_cut_link_what_ignores_term_is_killed_before_the_lock_expires()
 async fn a_loss_reaches_the_children_of_the_command() {
     let server = RedisServer::start();
     // The child ignores TERM; its parent does not.
-    let script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.01; done' & wait";
+    let script = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
     let run = ["run", "--watchdog", "900ms", "x", "sh", "-c", script];
     let mut job = Job::start(&mut at(&server, &run));
     let child = job.pid_line();

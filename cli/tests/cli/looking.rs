@@ -245,7 +245,7 @@ async fn release_shows_the_holder_asks_and_releases() {
 async fn release_ends_the_hold_of_each_kind() {
     let server = RedisServer::start();
     for kind in ["plain", "fair", "fenced", "read", "write", "simple"] {
-        let run = ["run", "--kind", kind, "--watchdog", "900ms", kind];
+        let run = ["run", "--kind", kind, "--watchdog", "3", kind];
         let mut job = Job::start(at(&server, &run).args(UNTIL_EOF));
         assert_eq!(job.line(), "ready");
         // A waiter, so that a fair lock can be told from a plain one. Who reads waits for no reader.

@@ -64,8 +64,12 @@ async fn each_kind_is_the_lock_of_the_library() {
         ("write", 1, "read", 1),
         ("simple", 1, "plain", 78),
     ] {
-        let mut job = Job::start(at(&server, &["run", "--kind", kind, kind]).args(UNTIL_EOF));
-        assert_eq!(job.line(), "ready");
+        let script = "echo $WATCHLOCK_HOLD; cat >/dev/null";
+        let mut job = Job::start(&mut at(
+            &server,
+            &["run", "--kind", kind, kind, "sh", "-c", script],
+        ));
+        assert!(job.line().contains(':'), "{kind}: a hold id");
         let other_kind = |other: &str| {
             said(&mut at(
                 &server,
@@ -131,13 +135,13 @@ fn a_nested_run_of_another_name_runs_and_one_of_the_same_is_refused() {
 #[tokio::test]
 async fn the_lease_is_that_of_the_option_and_is_renewed() {
     let server = RedisServer::start();
-    let mut job = Job::start(at(&server, &["run", "--watchdog", "900ms", "x"]).args(UNTIL_EOF));
+    let mut job = Job::start(at(&server, &["run", "--watchdog", "3", "x"]).args(UNTIL_EOF));
     assert_eq!(job.line(), "ready");
     let expires = async || server.query::<i64>(&["PEXPIRETIME", "x"]).await;
     let first = expires().await;
-    assert!(server.pttl("x").await <= 900);
-    eventually("three leases pass", PATIENCE, async || {
-        expires().await >= first + 2700
+    assert!(server.pttl("x").await <= 3000);
+    eventually("a lease passes", PATIENCE, async || {
+        expires().await >= first + 3000
     })
     .await;
     job.close();

@@ -110,7 +110,7 @@ fn signals_that_are_ignored_stay_ignored() {
 fn the_command_does_not_outlive_run() {
     let server = RedisServer::start();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
-    let run = ["run", "--watchdog", "500ms", "x", "sh", "-c", script];
+    let run = ["run", "--watchdog", "3", "x", "sh", "-c", script];
     let mut job = Job::start(&mut at(&server, &run));
     let command = job.pid_line();
     assert!(is_alive(command));
@@ -154,7 +154,7 @@ fn in_a_terminal_the_command_stays_in_the_group_and_gets_each_signal_once() {
     let program = env!("CARGO_BIN_EXE_watchlock");
     // The group of the command is that of `run`, which leads it; each INT adds a letter.
     let script = "n=; trap 'n=i$n' INT; trap 'echo got $n; exit 6' TERM; \
-                  echo group $(ps -o pgid= -p $$) of $PPID; while :; do sleep 0.01; done";
+                  read -r p c s pp group rest </proc/$$/stat; echo group $group of $PPID; while :; do sleep 0.01; done";
     let mut job = Command::new("setsid")
         .args(["--ctty", program, "run", "x", "sh", "-c", script])
         .env("WATCHLOCK_URL", server.url())
