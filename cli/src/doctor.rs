@@ -39,6 +39,8 @@ struct Check {
     verdict: Verdict,
     /// What to do about it.
     advice: &'static str,
+    /// What is a time.
+    ms: Option<i64>,
 }
 
 impl Check {
@@ -48,13 +50,18 @@ impl Check {
         verdict: Verdict,
         advice: &'static str,
     ) -> Self {
-        let value = value.into();
         Self {
             name,
-            value,
+            value: value.into(),
             verdict,
             advice,
+            ms: None,
         }
+    }
+
+    fn with_ms(self, ms: i64) -> Self {
+        let ms = Some(ms);
+        Self { ms, ..self }
     }
 
     fn unknown(name: &'static str) -> Self {
@@ -97,8 +104,9 @@ fn lines(at: &str, checks: &[Check]) -> String {
     let line = |check: &Check| {
         let line = json!({
             "server": at,
-            "check": check.name,
+            "check": check.name.replace([' ', '-'], "_"),
             "value": check.value,
+            "ms": check.ms,
             "verdict": check.verdict.name(),
             "advice": check.advice,
         });
@@ -312,14 +320,14 @@ async fn clocks(server: &Server) -> [Check; 2] {
         let advice = "near the command time-out of 1 s";
         Check::new("round trip", value, Verdict::Advice, advice)
     };
-    [clock, round_trip]
+    [clock.with_ms(offset), round_trip.with_ms(millis(trip))]
 }
 
 fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The commands of the plain lock, as in docs/acl.md.
+/// The commands of the plain lock, as in docs/acl.md. In a cluster the last two are others.
 const COMMANDS: [&str; 12] = [
     "evalsha",
     "eval",
@@ -345,13 +353,18 @@ async fn rights(server: &Server, prefix: &str) -> Check {
     let channel = format!("redisson_lock__channel:{{{key}}}");
     let mut missing = Vec::new();
     for command in COMMANDS {
+        let command = match (command, server.in_cluster) {
+            ("publish", true) => "spublish",
+            ("subscribe", true) => "ssubscribe",
+            _ => command,
+        };
         let arguments: &[&str] = match command {
             "evalsha" | "eval" => &["x", "1", &key],
             "pexpire" => &[&key, "1"],
             "hset" => &[&key, "x", "1"],
             "hdel" | "hexists" => &[&key, "x"],
-            "publish" => &[&channel, "0"],
-            "subscribe" => &[&channel],
+            "publish" | "spublish" => &[&channel, "0"],
+            "subscribe" | "ssubscribe" => &[&channel],
             _ => &[&key],
         };
         let mut words: Vec<&[u8]> = vec![b"ACL", b"DRYRUN", user.as_bytes(), command.as_bytes()];

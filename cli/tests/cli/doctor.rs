@@ -11,7 +11,8 @@ fn check(json: &str, name: &str) -> (String, String) {
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
-    let mut found = lines.filter(|line| line["check"] == name);
+    let id = name.replace([' ', '-'], "_");
+    let mut found = lines.filter(|line| line["check"] == id.as_str());
     let found = found.next().unwrap_or_else(|| panic!("{name} in {json}"));
     (text(&found["verdict"]), text(&found["value"]))
 }
