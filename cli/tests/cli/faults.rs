@@ -116,8 +116,8 @@ async fn a_loss_reaches_the_children_of_the_command() {
     let mut job = Job::start(&mut at(&server, &run));
     let child = job.pid_line();
     server.cmd(&["DEL", "x"]).await;
-    assert_eq!(job.end().0, 75);
     gone(child);
+    assert_eq!(job.end().0, 75);
 }
 
 #[tokio::test]
