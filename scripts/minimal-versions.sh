@@ -24,10 +24,12 @@ cargo check --quiet --locked
 cargo check --quiet --locked --features tls,metrics
 echo "built with the oldest versions allowed:"
 cargo tree --quiet --locked --features tls --edges normal --depth 1 --prefix none | sed 1d | sort | tr '\n' ';'
-cd watchlock-test
-rm -f Cargo.lock
 patch="patch.crates-io.watchlock.path='$folder'"
-cargo +nightly update --quiet -Z direct-minimal-versions --config "$patch"
-cargo check --quiet --locked --config "$patch"
-cargo tree --quiet --locked --config "$patch" --edges normal --depth 1 --prefix none | grep -v ^watchlock | sort | tr '\n' ';'
-echo
+for crate in watchlock-test cli; do
+    cd "$folder/$crate"
+    rm -f Cargo.lock
+    cargo +nightly update --quiet -Z direct-minimal-versions --config "$patch"
+    cargo check --quiet --locked --config "$patch"
+    cargo tree --quiet --locked --config "$patch" --edges normal --depth 1 --prefix none | grep -v ^watchlock | sort | tr '\n' ';'
+    echo
+done

@@ -21,3 +21,4 @@ export CARGO_TARGET_DIR
 cargo "+$toolchain" check --quiet
 cargo "+$toolchain" check --quiet --features tls,metrics
 cargo "+$toolchain" check --quiet --package watchlock-test
+cargo "+$toolchain" check --quiet --package watchlock-cli

@@ -9,8 +9,8 @@ mkdir -p "${CARGO_TARGET_DIR:-target}"
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
-# Together: the crate for tests stands on a version that is not published yet.
-cargo package --quiet --package watchlock --package watchlock-test --allow-dirty --no-verify
+# Together: the others stand on a version of the library that is not published yet.
+cargo package --quiet --package watchlock --package watchlock-test --package watchlock-cli --allow-dirty --no-verify
 
 # unpack CRATE FOLDER
 unpack() {
@@ -23,11 +23,13 @@ unpack() {
 if [ "${1:-}" = unpack ]; then
     unpack watchlock "$2"
     unpack watchlock-test "$2/watchlock-test"
+    unpack watchlock-cli "$2/cli"
     exit
 fi
 folder=$target/packaged
 unpack watchlock "$folder"
 unpack watchlock-test "$folder-test"
+unpack watchlock-cli "$folder-cli"
 cd "$folder"
 # Most dependencies of the package are built already.
 CARGO_TARGET_DIR=$target
@@ -40,4 +42,8 @@ cd "$folder-test"
 patch="patch.crates-io.watchlock.path='$folder'"
 cargo test --quiet --config "$patch" --lib --examples
 cargo test --quiet --config "$patch" --doc
-echo "the packages have $files and $(find . -type f | wc -l) files and work by themselves"
+others=$(find . -type f | wc -l)
+cd "$folder-cli"
+cargo build --quiet --config "$patch"
+cargo test --quiet --config "$patch" --bins
+echo "the packages have $files, $others and $(find . -type f | wc -l) files and work by themselves"

@@ -183,12 +183,14 @@ fn the_nouns_on_the_way_of_a_lock_are_few_and_exist() {
 }
 
 /// How many words a document may have.
-const MOST_WORDS: [(&str, usize); 3] = [
+const MOST_WORDS: [(&str, usize); 4] = [
     ("README.md", 1000),
     ("ARCHITECTURE.md", 5500),
     ("docs/waiting.md", 700),
+    ("docs/command-line.md", 900),
 ];
-/// How many all of them may have that people read: those of the root, of `docs` and the results of the benchmark.
+/// How many all of them may have that people read who use the library: those of the root, of `docs` and the results of the
+/// benchmark. The page of the command line is for other people.
 const MOST_WORDS_OF_ALL: usize = 24_000;
 
 #[test]
@@ -210,7 +212,8 @@ fn the_documents_are_short() {
     let of_root = of_root.into_iter().chain(["benches/RESULTS.md"]);
     let paths = of_root
         .map(|name| root.join(name))
-        .chain(sources(&root.join("docs")));
+        .chain(sources(&root.join("docs")))
+        .filter(|path| !path.ends_with("command-line.md"));
     let documents = paths.map(|path| fs::read_to_string(path).expect("a document"));
     let words: usize = documents.map(|text| text.split_whitespace().count()).sum();
     assert!(

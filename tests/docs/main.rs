@@ -19,7 +19,7 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 23] = [
+const DOCUMENTS: [&str; 25] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -27,6 +27,7 @@ const DOCUMENTS: [&str; 23] = [
     "SECURITY.md",
     "docs/acl.md",
     "docs/classic-mistakes.md",
+    "docs/command-line.md",
     "docs/configuration.md",
     "docs/deployments.md",
     "docs/fencing.md",
@@ -42,6 +43,7 @@ const DOCUMENTS: [&str; 23] = [
     "docs/waiting.md",
     "tests/faults/README.md",
     "tests/interop/README.md",
+    "cli/README.md",
     "watchlock-test/README.md",
 ];
 

@@ -1,0 +1,104 @@
+//! `show NAME`: all that Redis knows about one lock.
+
+use serde_json::json;
+
+use crate::connect::Server;
+use crate::inspect::{Details, Held, Inspector, details};
+use crate::options::{Kind, ServerOptions, ShowOptions};
+use crate::status::{Failure, Status};
+use crate::text::{print, shown, time};
+
+pub(crate) async fn show(options: &ShowOptions) -> Result<Status, Failure> {
+    let servers = options.server.masters().await?;
+    let Some((lock, details)) = look(&options.server, &servers, &options.name, None).await? else {
+        print(&if options.json {
+            format!("{}\n", json!({ "name": options.name, "held": false }))
+        } else {
+            format!("{:?} is free\n", options.name)
+        });
+        return Ok(Status::NO);
+    };
+    print(&if options.json {
+        json_of(&lock, &details)
+    } else {
+        text_of(&lock, &details)
+    });
+    Ok(Status::DONE)
+}
+
+/// The lock as it stands; None if it is free. At a quorum, the lock of the first server, if a majority has it.
+pub(crate) async fn look(
+    options: &ServerOptions,
+    servers: &[Server],
+    name: &str,
+    kind: Option<Kind>,
+) -> Result<Option<(Held, Details)>, Failure> {
+    let mut inspector = Inspector::new(servers, &options.prefix);
+    let key = [options.prefix.as_bytes(), name.as_bytes()].concat();
+    let (mut found, mut holding) = (None, 0);
+    for server in servers {
+        let Some(lock) = inspector.lock(server, name, kind).await? else {
+            continue;
+        };
+        holding += 1;
+        if found.is_none() {
+            found = Some((lock, details(server, &key).await?));
+        }
+    }
+    let needed = if options.quorum {
+        options.url.len() / 2 + 1
+    } else {
+        1
+    };
+    Ok(found.filter(|_| holding >= needed))
+}
+
+fn json_of(lock: &Held, details: &Details) -> String {
+    let mut all = lock.json();
+    let queue = details.queue.iter().map(|id| shown(id));
+    all["held"] = true.into();
+    all["token"] = details.token.clone().into();
+    all["queue"] = queue.collect::<Vec<_>>().into();
+    all["writers_wait"] = details.writers_wait.into();
+    format!("{all}\n")
+}
+
+pub(crate) fn text_of(lock: &Held, details: &Details) -> String {
+    let ttl = |ms: Option<u64>| ms.map_or_else(|| "none".to_owned(), time);
+    let mut lines = vec![
+        format!("name      {}", shown(&lock.name)),
+        format!("kind      {}", lock.kind.name()),
+        format!("ttl       {}", ttl(lock.ttl_ms)),
+    ];
+    for holder in &lock.holders {
+        let id = shown(&holder.hold_id);
+        let label = holder
+            .label
+            .as_deref()
+            .map(|label| format!("{}, ", shown(label)));
+        let own = holder.ttl_ms.map(|ms| format!(", ttl {}", time(ms)));
+        lines.push(format!(
+            "holder    {}{id}, count {}{}",
+            label.unwrap_or_default(),
+            holder.count,
+            own.unwrap_or_default()
+        ));
+    }
+    lines.extend(
+        details
+            .token
+            .iter()
+            .map(|token| format!("token     {token}")),
+    );
+    let waiting = lock
+        .waiting
+        .map_or_else(|| "?".to_owned(), |waiting| waiting.to_string());
+    lines.push(format!("waiting   {waiting}"));
+    let queue = details.queue.iter().enumerate();
+    lines.extend(queue.map(|(at, id)| format!("queue {:<3} {}", at + 1, shown(id))));
+    if details.writers_wait {
+        lines.push("a writer waits, so nobody starts to read".to_owned());
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}

@@ -1,0 +1,92 @@
+//! What people read: names that may hold anything, times, and tables.
+
+use std::fmt::Write as _;
+use std::io;
+
+/// A name from Redis. Control characters are escaped, and bytes that are no UTF-8 are `\xNN`, so it stays in its line and
+/// says nothing to a terminal.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            // Also characters that turn the direction of the text around them.
+            if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+                shown.extend(c.escape_default());
+            } else if c == '\\' {
+                shown.push_str("\\\\");
+            } else {
+                shown.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    shown
+}
+
+/// `26.4s`, `3m12s`, `5h02m`, `3d04h`.
+pub(crate) fn time(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds}.{}s", ms % 1000 / 100),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Columns of equal width, two spaces apart.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut table = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+/// Writes to stdout. Nobody who reads on is no failure, as behind `head`.
+pub(crate) fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = io::Write::write_all(&mut out, text.as_bytes());
+    let _ = io::Write::flush(&mut out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_in_their_line() {
+        assert_eq!(shown("größe:1".as_bytes()), "größe:1");
+        assert_eq!(shown(b"a\nb\x1b[31m\\"), "a\\nb\\u{1b}[31m\\\\");
+        assert_eq!(shown(b"\xff\x00z"), "\\xff\\u{0}z");
+        assert_eq!(shown("\u{202e}".as_bytes()), "\\u{202e}");
+    }
+
+    #[test]
+    fn times_have_two_units() {
+        let times = [0, 940, 26_450, 60_000, 192_000, 18_120_000, 273_600_000].map(time);
+        assert_eq!(
+            times,
+            ["0.0s", "0.9s", "26.4s", "1m00s", "3m12s", "5h02m", "3d04h"]
+        );
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a", "b", ""], ["größe", "c", "d"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "a      b\ngröße  c  d\n");
+    }
+}

@@ -1,0 +1,176 @@
+//! Clusters, sentinels with TLS, quorums.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use watchlock_support::cluster::RedisCluster;
+use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
+use watchlock_support::server::RedisServer;
+use watchlock_support::tls::Certificates;
+use watchlock_support::{eventually, process};
+
+use crate::job::{Job, PATIENCE, UNTIL_EOF, said, watchlock};
+
+/// Runs a command under a lock, looks at it by all commands, and takes it away.
+async fn all_commands(name: &str, command: impl Fn(&[&str]) -> Command) {
+    let mut job = Job::start(
+        command(&["run", "--watchdog", "3"])
+            .arg(name)
+            .args(UNTIL_EOF),
+    );
+    assert_eq!(job.line(), "ready", "{name}");
+    let label = format!(" {} sh", job.pid());
+    eventually("it is listed with its label", PATIENCE, async || {
+        let listed = said(&mut command(&["ls"]));
+        assert_eq!((listed.status, listed.err.as_str()), (0, ""), "{name}");
+        let rows: Vec<_> = listed.out.lines().skip(1).collect();
+        assert_eq!(rows.len(), 1, "{name}: {}", listed.out);
+        assert!(rows[0].starts_with(name));
+        rows[0].contains(&label)
+    })
+    .await;
+    assert_eq!(said(command(&["run", "-n"]).args([name, "true"])).status, 1);
+    let shown = said(&mut command(&["show", name]));
+    assert_eq!((shown.status, shown.err.as_str()), (0, ""), "{name}");
+    assert!(shown.out.contains(&label), "{name}: {}", shown.out);
+    let released = said(&mut command(&["release", "--yes", name]));
+    assert_eq!(released.status, 0, "{name}: {}", released.err);
+    assert_eq!(job.end().0, 75, "{name}");
+    assert_eq!(said(&mut command(&["show", name])).status, 1, "{name}");
+    let doctor = said(&mut command(&["doctor"]));
+    assert!([0, 1].contains(&doctor.status), "{}", doctor.err);
+}
+
+#[tokio::test]
+async fn a_cluster_by_its_nodes_or_by_one_address() {
+    let cluster = RedisCluster::masters().await;
+    let by_nodes = |arguments: &[&str]| {
+        let mut command = watchlock(arguments);
+        command.env("WATCHLOCK_URL", cluster.urls().join(" "));
+        if arguments[0] == "run" {
+            // The option stands before the name.
+            command = watchlock(&["run", "--cluster"]);
+            command
+                .env("WATCHLOCK_URL", cluster.urls().join(" "))
+                .args(&arguments[1..]);
+        } else {
+            command.arg("--cluster");
+        }
+        command
+    };
+    let by_one = |arguments: &[&str]| {
+        let mut command = watchlock(arguments);
+        command.env("WATCHLOCK_URL", cluster.url());
+        command
+    };
+    // Names of different nodes.
+    for name in ["a", "b", "c", "d"] {
+        all_commands(name, by_nodes).await;
+    }
+    all_commands("e", by_one).await;
+    let servers = said(&mut by_one(&["doctor", "--json"])).out;
+    assert_eq!(
+        servers
+            .lines()
+            .filter(|line| line.contains("\"version\""))
+            .count(),
+        3
+    );
+}
+
+#[tokio::test]
+async fn sentinels_and_servers_behind_tls() {
+    let certificates = Arc::new(Certificates::make());
+    let deployment = SentinelDeployment::options()
+        .encrypted(&certificates)
+        .start()
+        .await;
+    let path = |file: &str| certificates.path(file).display().to_string();
+    let (ca, cert, key) = (path("ca.crt"), path("server.crt"), path("server.key"));
+    let command = |arguments: &[&str]| {
+        let options = [
+            "--sentinel",
+            SERVICE,
+            "--tls-ca",
+            &ca,
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ];
+        let (first, rest) = arguments.split_first().expect("a command");
+        let mut command = watchlock(&[first]);
+        command.args(options).args(rest);
+        command.env("WATCHLOCK_URL", deployment.urls().join(" "));
+        command.env("WATCHLOCK_SERVER_URL", deployment.server_url());
+        command
+    };
+    all_commands("x", command).await;
+    let unknown = said(
+        watchlock(&[
+            "run",
+            "--sentinel",
+            "other",
+            "--tls-ca",
+            &ca,
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+            "x",
+            "true",
+        ])
+        .env("WATCHLOCK_URL", deployment.urls().join(" ")),
+    );
+    assert_eq!(unknown.status, 78, "{}", unknown.err);
+}
+
+#[tokio::test]
+async fn a_majority_of_servers_grants_and_shows_a_lock() {
+    let servers = [
+        RedisServer::start(),
+        RedisServer::start(),
+        RedisServer::start(),
+    ];
+    let urls = servers.each_ref().map(RedisServer::url).join(" ");
+    // A server votes once it has been up for a lease.
+    let command = |arguments: &[&str]| {
+        let (first, rest) = arguments.split_first().expect("a command");
+        let mut command = watchlock(&[first]);
+        command
+            .arg("--quorum")
+            .args(rest)
+            .env("WATCHLOCK_URL", &urls);
+        command
+    };
+    eventually("they vote", PATIENCE, async || {
+        said(&mut command(&[
+            "run",
+            "--watchdog",
+            "2",
+            "-w",
+            "5",
+            "first",
+            "true",
+        ]))
+        .status
+            == 0
+    })
+    .await;
+    all_commands("x", command).await;
+    servers[0].kill();
+    all_commands("y", command).await;
+    servers[1].kill();
+    for arguments in [
+        &["run", "-n", "z", "true"] as &[&str],
+        &["ls"],
+        &["show", "z"],
+    ] {
+        let tried = said(&mut command(arguments));
+        assert_eq!(tried.status, 69, "{arguments:?}: {}", tried.err);
+    }
+    let doctor = said(&mut command(&["doctor"]));
+    assert_eq!(doctor.status, 1);
+    assert_eq!(doctor.out.matches("connect ").count(), 2, "{}", doctor.out);
+    assert!(process::is_alive(servers[2].pid()));
+}

@@ -1,0 +1,186 @@
+//! What goes wrong while the command runs. It ends before anybody else can take the lock.
+
+use std::io::Write;
+use std::process::Command;
+
+use watchlock_support::process::is_alive;
+use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::server::RedisServer;
+use watchlock_support::{eventually, wait_until};
+
+use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, watchlock};
+
+fn via(proxy: &Proxy, arguments: &[&str]) -> Command {
+    let mut command = watchlock(arguments);
+    command.env("WATCHLOCK_URL", proxy.url());
+    command
+}
+
+#[tokio::test]
+async fn a_lost_lock_ends_the_command_and_is_75_whatever_it_returns() {
+    let server = RedisServer::start();
+    for script in [
+        "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done",
+        "echo ready; exec sleep 1000",
+    ] {
+        let run = ["run", "--watchdog", "900ms", "x", "sh", "-c", script];
+        let mut job = Job::start(&mut at(&server, &run));
+        assert_eq!(job.line(), "ready");
+        server.cmd(&["DEL", "x"]).await;
+        let (status, err) = job.end();
+        assert_eq!(status, 75, "{err}");
+        let text = "watchlock: the lock \"x\" was lost, so the command is ended: Redis does not have it any more\n";
+        // The shell says more.
+        assert!(err.contains(text), "{err}");
+    }
+}
+
+#[tokio::test]
+async fn a_loss_that_only_the_release_finds_is_75() {
+    let server = RedisServer::start();
+    let mut job = Job::start(at(&server, &["run", "x"]).args(UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    server.cmd(&["DEL", "x"]).await;
+    job.close();
+    let (status, err) = job.end();
+    assert_eq!(status, 75, "{err}");
+    assert!(err.contains("the hold was lost"), "{err}");
+}
+
+#[tokio::test]
+async fn a_frozen_server_ends_the_command_while_the_lock_is_still_there() {
+    let server = RedisServer::start();
+    let script = "trap 'echo TERM; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
+    let run = [
+        "run",
+        "--watchdog",
+        "4",
+        "--grace",
+        "2",
+        "x",
+        "sh",
+        "-c",
+        script,
+    ];
+    let mut job = Job::start(&mut at(&server, &run));
+    let command = job.pid_line();
+    server.freeze();
+    assert_eq!(job.line(), "TERM");
+    gone(command);
+    server.resume();
+    assert!(server.exists("x").await, "nobody could take it before");
+    let (status, err) = job.end();
+    assert_eq!(status, 75);
+    assert!(
+        err.contains("watchlock: the lock \"x\" cannot be renewed, so the command is ended\n"),
+        "{err}"
+    );
+    assert!(!server.exists("x").await, "it was given back");
+}
+
+#[tokio::test]
+async fn behind_a_cut_link_what_ignores_term_is_killed_before_the_lock_expires() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    // It reports when it lived last; so does its child.
+    let script = "trap '' TERM; echo $$; sh -c 'echo $$; while date +t%s%3N; do :; done' & \
+                  while date +t%s%3N; do :; done";
+    let run = ["run", "--watchdog", "2", "x", "sh", "-c", script];
+    let mut job = Job::start(&mut via(&proxy, &run));
+    let pids = [job.pid_line(), job.pid_line()];
+    proxy.black_hole(Direction::Both);
+    let mut last = 0;
+    let mut expires = 0;
+    while pids.iter().any(|pid| is_alive(*pid)) {
+        // No renewal arrives any more, so the last answer is the end of the lock.
+        let at: i64 = server.query(&["PEXPIRETIME", "x"]).await;
+        expires = expires.max(u64::try_from(at).unwrap_or(0));
+    }
+    let (status, err) = job.end();
+    assert_eq!(status, 75, "{err}");
+    while let Some(line) = job.next_line() {
+        last = last.max(line.trim_start_matches('t').parse().unwrap_or(0));
+    }
+    assert!(
+        last > 0 && last < expires,
+        "lived at {last}, lock until {expires}"
+    );
+}
+
+#[tokio::test]
+async fn a_loss_reaches_the_children_of_the_command() {
+    let server = RedisServer::start();
+    // The child ignores TERM; its parent does not.
+    let script = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
+    let run = ["run", "--watchdog", "900ms", "x", "sh", "-c", script];
+    let mut job = Job::start(&mut at(&server, &run));
+    let child = job.pid_line();
+    server.cmd(&["DEL", "x"]).await;
+    gone(child);
+    assert_eq!(job.end().0, 75);
+}
+
+#[tokio::test]
+async fn a_blocked_stderr_holds_nothing_up() {
+    let server = RedisServer::start();
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    // As much as it takes.
+    writer
+        .write_all(&vec![b'x'; 65536])
+        .expect("a pipe of Linux takes 64 KiB");
+    let script = "echo $$; exec sleep 1000";
+    let run = ["run", "-v", "--watchdog", "900ms", "x", "sh", "-c", script];
+    let mut command = at(&server, &run);
+    let mut job = Job::start_with_stderr(command.stderr(writer));
+    let child = job.pid_line();
+    server.cmd(&["DEL", "x"]).await;
+    gone(child);
+    assert_eq!(job.end().0, 75);
+    drop(reader);
+}
+
+#[tokio::test]
+async fn a_failed_release_is_a_warning() {
+    let server = RedisServer::start();
+    let mut job = Job::start(at(&server, &["run", "x"]).args(UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    server.freeze();
+    job.close();
+    let (status, err) = job.end();
+    server.resume();
+    assert_eq!(status, 0, "{err}");
+    assert!(err.starts_with("watchlock: lock \"x\": "), "{err}");
+}
+
+#[tokio::test]
+async fn short_cuts_cost_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let mut job = Job::start(via(&proxy, &["run", "--watchdog", "3", "x"]).args(UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    for _ in 0..3 {
+        wait_until("it is connected", PATIENCE, || proxy.connections() > 0);
+        proxy.reset_all();
+    }
+    let first: i64 = server.query(&["PEXPIRETIME", "x"]).await;
+    eventually("it is renewed", PATIENCE, async || {
+        server.query::<i64>(&["PEXPIRETIME", "x"]).await > first
+    })
+    .await;
+    job.close();
+    assert_eq!(job.end(), (0, String::new()));
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_without_its_data_has_lost_the_lock() {
+    let server = RedisServer::start();
+    let mut job = Job::start(at(&server, &["run", "--watchdog", "2", "x"]).args([
+        "sh",
+        "-c",
+        "echo ready; exec sleep 1000",
+    ]));
+    assert_eq!(job.line(), "ready");
+    server.restart();
+    let (status, err) = job.end();
+    assert_eq!(status, 75, "{err}");
+}
