@@ -18,7 +18,8 @@ use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
-    FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
+    FairLock, FencedLock, Owner, PermitExpirableSemaphore, ReadWriteLock, ReentrantLock, Semaphore,
+    SimpleLock, SpinLock,
 };
 
 /// A client of one Redis deployment: it makes locks and keeps them alive. Cheap to clone; a process usually has one.
@@ -129,6 +130,25 @@ impl Client {
     #[doc(alias = "getReadWriteLock")]
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         ReadWriteLock::new(&self.engine, name.as_ref(), None)
+    }
+
+    /// The semaphore `name`: a number of permits, taken and given back by anybody. No I/O; a bad name is an error of the first
+    /// use.
+    #[must_use]
+    #[doc(alias = "getSemaphore")]
+    pub fn get_semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::of_client(&self.engine, name.as_ref())
+    }
+
+    /// The semaphore `name` whose permits have ids and leases, as Redisson has it. No I/O; a bad name is an error of the first
+    /// use.
+    #[must_use]
+    #[doc(alias = "getPermitExpirableSemaphore")]
+    pub fn get_permit_expirable_semaphore(
+        &self,
+        name: impl AsRef<str>,
+    ) -> PermitExpirableSemaphore {
+        PermitExpirableSemaphore::of_client(&self.engine, name.as_ref())
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.

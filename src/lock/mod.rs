@@ -1,7 +1,7 @@
 //! Locks: handles, guards and owners, the kinds of lock, and locks that are made of others. Nothing here waits or renews.
 //!
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
-//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]). A level of a hold of [`several`] locks
+//! handles and the lock of a client ([`handle`]), the [`kinds`], owners ([`owner`]). A [`semaphore`] has permits instead. A level of a hold of [`several`] locks
 //! has a level of each, as in a [`multi`] lock or at a [`quorum`].
 
 mod guard;
@@ -11,6 +11,7 @@ mod multi;
 mod object;
 mod owner;
 pub(crate) mod quorum;
+mod semaphore;
 mod several;
 mod view;
 
@@ -19,6 +20,7 @@ pub use self::handle::Handle;
 pub use self::kinds::ReentrantLock;
 pub use self::kinds::fair::FairLock;
 pub use self::kinds::fenced::{FencedGuard, FencedLock};
+pub use self::kinds::permits::{InvalidPermitId, PermitId};
 pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
@@ -26,5 +28,6 @@ pub use self::multi::{MultiLock, MultiLockBuilder};
 pub use self::object::{Lock, LockExt, LockInfo, Ttl};
 pub use self::owner::Owner;
 pub use self::quorum::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
+pub use self::semaphore::{Permit, PermitExpirableSemaphore, Semaphore, SemaphoreHandle};
 pub use self::view::HoldView;
 pub use crate::engine::hold::state::Ended;

@@ -287,7 +287,7 @@ pub trait LockExt: Lock {
 
 impl<L: Lock + ?Sized> LockExt for L {
     async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
-        run_under(self.lock().await?, body).await
+        run_under(self.lock().await?, IsGuard::level, Into::into, body).await
     }
 
     async fn try_run<T>(
@@ -297,7 +297,10 @@ impl<L: Lock + ?Sized> LockExt for L {
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> Result<Option<T>, Error> {
         match self.try_lock(wait, lease.into()).await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
+            Some(guard) => {
+                let value = run_under(guard, IsGuard::level, Into::into, body).await;
+                value.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -307,12 +310,14 @@ impl<L: Lock + ?Sized> LockExt for L {
 ///
 /// 1. The body is polled only while the hold is valid by the clock.
 /// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
-pub(super) async fn run_under<G: IsGuard, T>(
+pub(super) async fn run_under<G, T>(
     guard: G,
+    level: fn(&G) -> &LockGuard,
+    into_level: fn(G) -> LockGuard,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let value = while_valid(&guard, body).await?;
-    let guard: LockGuard = guard.into();
+    let value = while_valid(&guard, level(&guard), body).await?;
+    let guard = into_level(guard);
     let name = guard.name().to_owned();
     match guard.unlock().await {
         Err(lost) if lost.is_lost() => Err(lost),
@@ -324,11 +329,11 @@ pub(super) async fn run_under<G: IsGuard, T>(
     }
 }
 
-async fn while_valid<G: IsGuard, T>(
+async fn while_valid<G, T>(
     guard: &G,
+    level: &LockGuard,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let level = guard.level();
     let span = tracing::debug_span!("run", name = level.name());
     let mut body = pin!(body(guard).instrument(span));
     let hold = level.hold();
