@@ -163,7 +163,8 @@ async fn acquire_takes_permits_once_however_often_it_runs() {
         assert_eq!(scene.counted().await, (Some(3), ids(&["a", "b"])));
     }
     let busy = scene.ask(acquire("30000", &["c", "d", "e", "f"])).await;
-    assert!((20_000..=30_000).contains(&busy.0), "{busy:?}");
+    // Each repeat within a ms adds one.
+    assert!((20_000..=30_010).contains(&busy.0), "{busy:?}");
     assert_eq!(scene.counted().await, (Some(3), ids(&["a", "b"])));
     assert_eq!(scene.ask(acquire("30000", &["c", "d", "e"])).await, (-2, 0));
     assert!(scene.heard().await.is_empty());

@@ -61,3 +61,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         !less
     }
 }
+
+#[cfg(test)]
+#[path = "counted_tests.rs"]
+mod tests;
