@@ -453,7 +453,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 }
 
-/// The note in Redis that a writer waits.
+/// The note in Redis that a writer, or a request for permits, waits.
 impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn first_writer(&self) -> Option<&Arc<Ticket>> {
         self.queue.first_writer()

@@ -15,6 +15,10 @@
 //! lease from the first one on, then none for a third of it, over and over: some clients may not heed notes, and those
 //! that do must not wait for ever.
 //!
+//! The note of a request for permits is left once the request has waited for [`OLD`], and then every [`NOTE_AGAIN`], for the
+//! head of the queue: younger requests of other clients leave it as many permits as it asks for. It is removed by the grant,
+//! or when nobody waits here any more.
+//!
 //! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
 mod fair;
