@@ -1,8 +1,13 @@
 //! Errors. A busy lock is not an error. Lost, not yours, unreachable, refused and misconfigured are different errors.
 
+mod text;
+
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
+
+use self::text::{LockPrefix, name_problem, without};
 
 /// Why a holder lost its lock.
 ///
@@ -140,6 +145,23 @@ pub enum Error {
         /// What is wrong with the lease.
         problem: LeaseError,
     },
+    /// A number of permits is out of range: those of one acquire of a [semaphore](crate::SemaphoreHandle), or those that it
+    /// has.
+    #[error(
+        "{}{given} permits, but at least {smallest} and at most {largest} are allowed",
+        LockPrefix(lock)
+    )]
+    #[non_exhaustive]
+    InvalidCount {
+        /// The lock's name.
+        lock: Option<Arc<str>>,
+        /// What was asked for.
+        given: i64,
+        /// The smallest number that is allowed.
+        smallest: i64,
+        /// The largest number that is allowed.
+        largest: i64,
+    },
     /// Redis denied the command: authentication, or the user's ACL.
     #[error("{}Redis denied the command", LockPrefix(lock))]
     #[non_exhaustive]
@@ -251,6 +273,7 @@ impl Error {
             | Self::CrossSlot { .. }
             | Self::WouldDeadlock { .. }
             | Self::InvalidLease { .. }
+            | Self::InvalidCount { .. }
             | Self::Unsupported { .. }
             | Self::Closed
             | Self::Config(_)
@@ -279,6 +302,7 @@ impl Error {
             | Self::InvalidName { lock, .. }
             | Self::CrossSlot { lock }
             | Self::InvalidLease { lock, .. }
+            | Self::InvalidCount { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
             | Self::Unsupported { lock, .. }
@@ -310,6 +334,20 @@ impl Error {
 
     pub(crate) fn fencing_token_too_large() -> Self {
         Self::FencingTokenTooLarge { lock: None }
+    }
+
+    /// Fails unless `given` is in this range.
+    pub(crate) fn check_count(given: i64, range: RangeInclusive<i64>) -> Result<(), Self> {
+        if range.contains(&given) {
+            return Ok(());
+        }
+        let (smallest, largest) = range.into_inner();
+        Err(Self::InvalidCount {
+            lock: None,
+            given,
+            smallest,
+            largest,
+        })
     }
 
     pub(crate) fn denied(source: Cause) -> Self {
@@ -367,6 +405,7 @@ impl Error {
             | Self::InvalidName { lock, .. }
             | Self::CrossSlot { lock }
             | Self::InvalidLease { lock, .. }
+            | Self::InvalidCount { lock, .. }
             | Self::Denied { lock, .. }
             | Self::Refused { lock, .. }
             | Self::Unsupported { lock, .. }
@@ -393,42 +432,6 @@ impl From<LeaseError> for Error {
             problem,
         }
     }
-}
-
-/// The prefix of a text about a lock: its name.
-struct LockPrefix<'a>(&'a Option<Arc<str>>);
-
-/// How many characters of a name are shown.
-const SHOWN: usize = 80;
-
-impl fmt::Display for LockPrefix<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(name) = self.0 else {
-            return Ok(());
-        };
-        match name.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "lock {:?}…: ", &name[..end]),
-            None => write!(f, "lock {name:?}: "),
-        }
-    }
-}
-
-/// What works without a command.
-fn without(command: &str) -> &'static str {
-    match command {
-        "TIME" => "plain, spin and simple locks work there",
-        "PEXPIRE" => {
-            "behind TIME or PTTL in a script (lua-replicate-commands no), so no kind of lock works there"
-        }
-        _ => "no kind of lock works there",
-    }
-}
-
-fn name_problem(lock: Option<&str>, bytes: usize) -> String {
-    if lock == Some("") {
-        return "a lock's name must not be empty".into();
-    }
-    format!("{bytes} bytes with the key prefix, but at most 512 are allowed")
 }
 
 /// Fewer replicas acknowledged a command in time than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for.

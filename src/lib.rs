@@ -21,6 +21,7 @@
 //! - [`FairLock`]: granted in the order of arrival, over all processes.
 //! - [`SpinLock`]: the same lock, waiting by polls. [`SimpleLock`]: one string, shared with redsync, node-redlock and
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
+//! - [`Semaphore`], [`PermitExpirableSemaphore`]: a number of [`Permit`]s; those of a dead holder come back.
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`Quorum`]: locks that a majority of independent servers grants.
 //! - [`Election`]: who holds a lock leads.
@@ -90,8 +91,10 @@ pub use lease::Lease;
 pub use lock::{Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
+pub use lock::{InvalidPermitId, Permit, PermitExpirableSemaphore, PermitId};
 pub use lock::{LockExt, LockInfo, MultiLock, MultiLockBuilder, kinds as kind};
 pub use lock::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
+pub use lock::{Semaphore, SemaphoreHandle};
 pub use report::{LostHold, Stats};
 pub use secrets::{Secrets, Tls};
 

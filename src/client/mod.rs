@@ -18,7 +18,8 @@ use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
-    Election, FairLock, FencedLock, Owner, ReadWriteLock, ReentrantLock, SimpleLock, SpinLock,
+    Election, FairLock, FencedLock, Owner, PermitExpirableSemaphore, ReadWriteLock, ReentrantLock,
+    Semaphore, SimpleLock, SpinLock,
 };
 use crate::report::Stats;
 
@@ -136,6 +137,25 @@ impl Client {
     #[doc(alias = "leader")]
     pub fn get_election(&self, name: impl AsRef<str>) -> Election {
         Election::new(&self.engine, name.as_ref())
+    }
+
+    /// The semaphore `name`: a number of permits, taken and given back by anybody. No I/O; a bad name is an error of the first
+    /// use.
+    #[must_use]
+    #[doc(alias = "getSemaphore")]
+    pub fn get_semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::of_client(&self.engine, name.as_ref())
+    }
+
+    /// The semaphore `name` whose permits have ids and leases, as Redisson has it. No I/O; a bad name is an error of the first
+    /// use.
+    #[must_use]
+    #[doc(alias = "getPermitExpirableSemaphore")]
+    pub fn get_permit_expirable_semaphore(
+        &self,
+        name: impl AsRef<str>,
+    ) -> PermitExpirableSemaphore {
+        PermitExpirableSemaphore::of_client(&self.engine, name.as_ref())
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.

@@ -36,15 +36,21 @@ pub(crate) enum Sort {
     Plain,
     Reads,
     Writes,
+    /// So many permits.
+    Permits(u32),
 }
 
 impl Commands for Sort {
     fn rules(&self) -> KindRules {
         KindRules {
             sharing: match self {
-                Self::Plain => Sharing::Exclusive,
+                Self::Plain | Self::Permits(_) => Sharing::Exclusive,
                 Self::Reads => Sharing::Reads,
                 Self::Writes => Sharing::Writes,
+            },
+            permits: match self {
+                Self::Permits(permits) => Some(*permits),
+                _ => None,
             },
             ..KindRules::DEFAULT
         }

@@ -264,7 +264,7 @@ impl<K: LockKind> Handle<K> {
     /// Dropping it drops the body and gives the lock back.
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
-        run_under(guard, body).await
+        run_under(guard, IsGuard::level, Into::into, body).await
     }
 
     /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when the lock stayed busy.
@@ -283,7 +283,10 @@ impl<K: LockKind> Handle<K> {
         body: impl AsyncFnOnce(&K::Guard) -> T,
     ) -> Result<Option<T>, Error> {
         match self.try_lock(wait, lease).await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
+            Some(guard) => {
+                let value = run_under(guard, IsGuard::level, Into::into, body).await;
+                value.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -429,7 +432,7 @@ pub struct LockOfClient {
 
 impl LockOfClient {
     /// The lock `name`, as `kind` makes it, for this owner.
-    fn new(
+    pub(super) fn new(
         engine: &Arc<Engine>,
         name: &str,
         owner: Option<&Arc<OwnerState>>,
@@ -444,6 +447,14 @@ impl LockOfClient {
             engine: Arc::clone(engine),
             kind: kind.map_err(|error| Arc::new((name.into(), error))),
             owner: owner.cloned(),
+        }
+    }
+
+    /// The lock that this client has under that name, for an acquire of another kind of its family.
+    pub(super) fn of_kind(&self, kind: Kind) -> Self {
+        Self {
+            kind: Ok(kind),
+            ..self.clone()
         }
     }
 
@@ -465,8 +476,12 @@ impl LockOfClient {
         self.kind.as_ref().map_err(|unusable| unusable.1.clone())
     }
 
-    /// The owner to act for: its own, or that of the scope that this is called in.
+    /// The owner to act for: its own, or that of the scope that this is called in. Permits have none: each acquire takes
+    /// more of them.
     fn acts_for(&self) -> Option<Arc<OwnerState>> {
+        if matches!(&self.kind, Ok(kind) if kind.commands.leaves_the_seat()) {
+            return None;
+        }
         let ambient = || owner_in_scope(self.engine.core.client_id);
         self.owner.clone().or_else(ambient)
     }
@@ -600,6 +615,20 @@ impl LockTarget for LockOfClient {
             }
             _ => Err(Failure::strange_reply().into()),
         }
+    }
+}
+
+impl LockOfClient {
+    /// Sends a command that may be repeated, and is once if the connection was cut.
+    pub(super) async fn ask(&self, call: Call<'_>) -> Result<Reply, Error> {
+        look_up(&self.engine.core, call).await
+    }
+
+    /// Sends a command that must not be repeated.
+    pub(super) async fn tell(&self, call: Call<'_>) -> Result<Reply, Error> {
+        let core = &self.engine.core;
+        let pending = Pending::start(&open_fleet(core)?, call);
+        Ok(pending.within(core.config.command_timeout).await?.reply)
     }
 }
 

@@ -287,7 +287,7 @@ pub trait LockExt: Lock {
 
 impl<L: Lock + ?Sized> LockExt for L {
     async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
-        run_under(self.lock().await?, body).await
+        run_under(self.lock().await?, IsGuard::level, Into::into, body).await
     }
 
     async fn try_run<T>(
@@ -297,7 +297,10 @@ impl<L: Lock + ?Sized> LockExt for L {
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> Result<Option<T>, Error> {
         match self.try_lock(wait, lease.into()).await? {
-            Some(guard) => run_under(guard, body).await.map(Some),
+            Some(guard) => {
+                let value = run_under(guard, IsGuard::level, Into::into, body).await;
+                value.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -307,12 +310,14 @@ impl<L: Lock + ?Sized> LockExt for L {
 ///
 /// 1. The body is polled only while the hold is valid by the clock.
 /// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
-pub(super) async fn run_under<G: IsGuard, T>(
+pub(super) async fn run_under<G, T>(
     guard: G,
+    level: fn(&G) -> &LockGuard,
+    into_level: fn(G) -> LockGuard,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let value = while_valid(guard.level(), body(&guard)).await?;
-    release_after_run(guard.into()).await?;
+    let value = while_valid(level(&guard), body(&guard)).await?;
+    release_after_run(into_level(guard)).await?;
     Ok(value)
 }
 

@@ -68,6 +68,12 @@ scripts! {
     RW_MARK = "rw/mark.lua",
     RW_FORCE_RELEASE = "rw/force_release.lua",
     RW_LOOK = "rw/look.lua",
+    PERMITS_ACQUIRE = "permits/acquire.lua",
+    PERMITS_RELEASE = "permits/release.lua",
+    PERMITS_RENEW = "permits/renew.lua",
+    PERMITS_LOOK = "permits/look.lua",
+    PERMITS_CHANGE = "permits/change.lua",
+    PERMITS_NOTE = "permits/note.lua",
 }
 
 /// A hold that a call is about, and the lease that it is to have.
@@ -153,6 +159,8 @@ impl Undo {
 pub(crate) enum Arg<'a> {
     Text(Cow<'a, str>),
     Number(u64),
+    /// What Redisson writes as raw bytes.
+    Bytes([u8; 16]),
 }
 
 impl Script {
@@ -375,6 +383,7 @@ impl Arg<'_> {
         match self {
             Self::Text(text) => text.len(),
             Self::Number(_) => 20,
+            Self::Bytes(bytes) => bytes.len(),
         }
     }
 }
@@ -403,6 +412,12 @@ impl From<u64> for Arg<'_> {
     }
 }
 
+impl From<[u8; 16]> for Arg<'_> {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
 impl From<LeaseMs> for Arg<'_> {
     fn from(lease: LeaseMs) -> Self {
         Self::Number(lease.as_millis())
@@ -414,6 +429,7 @@ impl ToRedisArgs for Arg<'_> {
         match self {
             Self::Text(text) => out.write_arg(text.as_bytes()),
             Self::Number(number) => number.write_redis_args(out),
+            Self::Bytes(bytes) => out.write_arg(bytes),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | code | meaning | n |
 //! |---|---|---|
 //! | -1 and up | busy: others have the lock for so many ms; -1 if the key has no TTL | |
-//! | -2 | done: granted, entered, found, given back, ended, written; or the lock is free | by the script: its header says which |
+//! | -2 | done: granted, entered, found, given back, ended, written; or the lock is free | by the script: see its header |
 //! | -3 | the key is of another kind, or the token is not a number; nothing was written | |
 //! | -4 | no fencing token up to 2^53 is left; nothing was written | |
 //! | -5 | what the call is about does not exist: the hold, the place, the mark | |
@@ -16,6 +16,8 @@
 //! | -8 | ended, and the server refused the wake-up | as with -2 |
 //! | -9 | done, and the next place in the queue is of the same client | as with -2 |
 //! | -10 | granted or entered, with a fencing token | the token |
+//! | -11 | done, and the number is -n | as with -2 |
+//! | -12 | a number would be out of range; nothing was written | its absolute value |
 //!
 //! Anything else is an error.
 
@@ -39,6 +41,8 @@ pub(crate) enum Reply {
     Unheard(u64),
     NextIsOurs(u64),
     Token(FencingToken),
+    DoneNegative(u64),
+    OutOfRange(u64),
     /// No script answers like this; a plain command may.
     Other,
 }
@@ -70,6 +74,8 @@ impl Reply {
             (-8, n) => Self::Unheard(n),
             (-9, n) => Self::NextIsOurs(n),
             (-10, n) => Self::Token(FencingToken::new(n)?),
+            (-11, n) => Self::DoneNegative(n),
+            (-12, n) => Self::OutOfRange(n),
             (ms, 0) => Self::Busy(Some(Duration::from_millis(u64::try_from(ms).ok()?))),
             _ => return None,
         })

@@ -39,6 +39,8 @@ fn each_code_has_its_meaning() {
         (many(&[-9, 3]), Reply::NextIsOurs(3)),
         (many(&[-10, 9]), token(9)),
         (many(&[-10, 1 << 53]), token(1 << 53)),
+        (many(&[-11, 5]), Reply::DoneNegative(5)),
+        (many(&[-12, 1 << 31]), Reply::OutOfRange(1 << 31)),
     ] {
         assert_eq!(Reply::from_value(&value), expected, "{value:?}");
         if let Value::Int(code) = value {
@@ -53,9 +55,9 @@ fn what_is_not_in_the_table_has_no_meaning() {
     let mixed = Value::Array(vec![Value::Int(-2), Value::Nil]);
     let text = Value::BulkString(b"-2".to_vec());
     let others = [Value::Okay, Value::Nil, Value::Boolean(true), text, mixed];
-    let codes = [-11, i64::MIN].map(one);
-    let numbers = [-3, -4, -5, -6, -1, 0, 30_000, -11].map(|code| many(&[code, 1]));
-    let negative = [-2, -7, -8, -9, -10].map(|code| many(&[code, -1]));
+    let codes = [-13, i64::MIN].map(one);
+    let numbers = [-3, -4, -5, -6, -1, 0, 30_000, -13].map(|code| many(&[code, 1]));
+    let negative = [-2, -7, -8, -9, -10, -11, -12].map(|code| many(&[code, -1]));
     let tokens = [one(-10), many(&[-10, 0])];
     let shapes = [
         many(&[]),
@@ -86,6 +88,8 @@ fn what_a_code_means_for_a_hold() {
         (Reply::Unheard(0), false, Some(true), None),
         (Reply::NextIsOurs(0), true, None, None),
         (token(9), true, None, FencingToken::new(9)),
+        (Reply::DoneNegative(1), false, None, None),
+        (Reply::OutOfRange(1), false, None, None),
         (Reply::Other, false, None, None),
     ] {
         assert_eq!(reply.is_grant(), is_grant, "{reply:?}");

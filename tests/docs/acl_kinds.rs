@@ -60,7 +60,7 @@ const RARE: [&str; 6] = [
 ];
 
 /// What a kind needs beside the plain lock's rights, and what it does not.
-fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
+pub(crate) fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
     let document = include_str!("../../docs/acl.md");
     let row = format!("| {kind} |");
     let row = document.lines().find(|line| line.starts_with(&row));
@@ -73,7 +73,7 @@ fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 /// A client of a user with these rights.
-async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
+pub(crate) async fn client(server: &RedisServer, user: &str, rights: &[&str]) -> Client {
     let set = ["ACL", "SETUSER", user, "reset", "on", ">secret"];
     server.cmd(&[&set, rights].concat()).await;
     let url = format!("redis://{user}:secret@127.0.0.1:{}/", server.port());

@@ -166,11 +166,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         send: Option<impl FnOnce() -> C>,
         effects: &mut Effects,
     ) -> GivenBack<C> {
-        if !self.seat.held().is_some_and(|held| Arc::ptr_eq(held, hold)) {
+        let held = self.seat_of(hold).held();
+        if !held.is_some_and(|held| Arc::ptr_eq(held, hold)) {
             effects.release(hold);
             return GivenBack::LeftToKeeper;
         }
-        let waits = self.job.is_some() && !self.queue.is_empty();
+        // What left the seat is in nobody's way.
+        let in_the_way = !hold.kind.commands.leaves_the_seat();
+        let waits = in_the_way && self.job.is_some() && !self.queue.is_empty();
         // A queue that Redis keeps says whose turn it is, so it needs no window.
         let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
         if stays && self.pass_on(hold, now, rules, effects) {
@@ -183,7 +186,8 @@ impl<C: Clone + PartialEq> Gate<C> {
             return GivenBack::LeftToKeeper;
         }
         let command = send.map(|send| send());
-        self.seat.release(hold, command.clone(), None, now);
+        self.seat_of_mut(hold)
+            .release(hold, command.clone(), None, now);
         if let Some(command) = command {
             self.expect_echo(hold);
             GivenBack::Sent(command)
@@ -250,14 +254,18 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) {
         let (command, sent_at) = match *sent {
-            SentAs::Seat(command) => (Some(command), self.seat.release_of(hold).map(|of| of.1)),
+            SentAs::Seat(command) => {
+                let release = self.seat_of(hold).release_of(hold);
+                (Some(command), release.map(|of| of.1))
+            }
             SentAs::Keeper(sent_at) => (None, Some(sent_at)),
         };
         if let Some(sent_at) = sent_at.filter(|_| failure.is_unanswered()) {
             effects.change(hold, |state| state.release_may_have_run(sent_at));
         }
         self.wakeups.release_answered(hold.number, None);
-        if self.seat.release_failed(hold, command) {
+        let in_seat = self.seat_of_mut(hold).release_failed(hold, command);
+        if in_seat && !hold.kind.commands.leaves_the_seat() {
             self.command_failed(failure, sent_at.unwrap_or(now));
             self.give_up(now, rules, effects);
             self.notify_job();
@@ -395,6 +403,16 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
                 .grant_reads(hold, ticket, grant, now, self.rules, self.effects);
             return Settled::Held;
         }
+        if commands.leaves_the_seat() {
+            self.gate.own_seats.seat(hold);
+            // The grant removed the note.
+            self.gate.writer_waits = None;
+            self.gate
+                .deliver(ticket, Arc::clone(hold), now, self.effects);
+            // There may be more.
+            self.gate.try_at_once = true;
+            return Settled::Held;
+        }
         self.gate.seat.hold(Arc::clone(hold));
         self.gate
             .owner_holds(request.owner.as_ref(), hold, self.effects);
@@ -429,7 +447,14 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
         self.effects.change(hold, HoldState::give_up);
-        self.gate.seat.release(hold, None, None, self.now);
+        let seat = if hold.kind.commands.leaves_the_seat() {
+            // The next one need not wait for it.
+            self.gate.try_at_once = true;
+            self.gate.own_seats.seat(hold)
+        } else {
+            &mut self.gate.seat
+        };
+        seat.release(hold, None, None, self.now);
         self.effects.release(hold);
         Settled::Unwanted
     }
@@ -441,12 +466,14 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.failing_since = None;
         let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
+        self.gate.busy_for = self.attempt.ticket.request.kind.commands.wants();
         self.gate.wakeups.answered_busy();
+        self.requeue(|| Verdict::Busy(until));
         // A lease that has ended since the try was sent does not decide for tickets that came meanwhile.
-        if until.is_none_or(|until| self.now < until) {
+        if !self.attempt.early && until.is_none_or(|until| self.now < until) {
             self.gate.conclude_late(self.now, self.effects);
         }
-        self.requeue(|| Verdict::Busy(until));
+        self.gate.recheck_head();
         if self.attempt.early {
             // The hold before it may have been the busy one.
             self.gate.last_answer = LastAnswer::Nothing;

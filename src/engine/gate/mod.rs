@@ -27,10 +27,12 @@
 //! `C` is a command in flight.
 
 pub(crate) mod answers;
+mod counted;
 pub(crate) mod fair;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
+mod own_seats;
 mod readers;
 pub(crate) mod seat;
 mod shared_hold;
@@ -44,6 +46,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::own_seats::OwnSeats;
 use self::seat::{Attempt, Seat, Vacated};
 use self::succession::{Succession, Wakeups};
 use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
@@ -85,10 +88,14 @@ pub(crate) enum LastAnswer {
 
 pub(crate) struct Gate<C> {
     seat: Seat<C>,
+    /// The seats of holds that left the gate's seat.
+    own_seats: OwnSeats<C>,
     queue: Queue<Arc<Ticket>>,
     /// Wakes the keeper's job when something changes at the gate. It stores one permit.
     job: Option<Arc<Notify>>,
     last_answer: LastAnswer,
+    /// How much of the lock the last busy answer was about.
+    busy_for: u32,
     /// The start of the first of the tries that failed since the last "got it" or "busy".
     failing_since: Option<Moment>,
     wakeups: Wakeups,
@@ -116,9 +123,11 @@ impl<C> Default for Gate<C> {
     fn default() -> Self {
         Self {
             seat: Seat::Free,
+            own_seats: OwnSeats::default(),
             queue: Queue::default(),
             job: None,
             last_answer: LastAnswer::Nothing,
+            busy_for: 1,
             failing_since: None,
             wakeups: Wakeups::default(),
             try_at_once: false,
@@ -189,6 +198,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.notify_job();
         }
         self.queue.insert(Arc::clone(ticket));
+        self.recheck_head();
         if self.calls() {
             // It is polled, so it may be the first to come.
             ticket.call(effects);
@@ -258,17 +268,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         now: Moment,
         effects: &mut Effects,
     ) {
-        if self.job.is_some() {
+        if self.job.is_some() && ticket.request.kind.commands.leaves_the_seat() {
+            self.own_seats.expect_collection(ticket, now);
+        } else if self.job.is_some() {
             self.seat.expect_collection(ticket, now);
         }
         ticket.decide(Verdict::Granted(hold), effects);
-    }
-
-    /// The lock is busy: concludes the tickets in the queue whose wait is over.
-    fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
-        while let Some(ticket) = self.queue.take_late(now) {
-            self.conclude(&ticket, Verdict::Busy(None), effects);
-        }
     }
 
     /// `owner` has `hold` now, so its waiting tickets are sent to enter it.
@@ -392,7 +397,15 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Frees the seat of a hold that is lost, or left to its lease; the next one here may try.
     pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) {
         self.requeue_join(hold);
-        match self.seat.vacate(hold) {
+        let vacated = match self.own_seats.vacate(hold) {
+            Vacated::NotHere => self.seat.vacate(hold),
+            vacated => {
+                // The try that is under way may have run before.
+                self.seat.is_early();
+                vacated
+            }
+        };
+        match vacated {
             Vacated::NotHere => return,
             Vacated::Free => self.try_at_once = true,
             Vacated::Next(ticket) => {
@@ -456,7 +469,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         let occupant = self.seat.occupant();
         let others =
             others.filter(move |hold| occupant.is_none_or(|occupant| !Arc::ptr_eq(hold, occupant)));
-        occupant.into_iter().chain(others)
+        let own = self.own_seats.iter().filter_map(Seat::occupant);
+        occupant.into_iter().chain(others).chain(own)
     }
 
     /// How many holds callers have: reads, where callers get those.
@@ -483,17 +497,18 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The command of `hold`'s last release, while it is in flight.
     pub(crate) fn release_of(&self, hold: &Arc<Hold>) -> Option<C> {
-        self.seat.release_of(hold)?.0.cloned()
+        self.seat_of(hold).release_of(hold)?.0.cloned()
     }
 
     /// The commands in flight.
     pub(crate) fn commands(&self) -> impl Iterator<Item = &C> {
-        self.seat.commands().map(|(_, command)| command)
+        let commands = self.seats().flat_map(Seat::commands);
+        commands.map(|(_, command)| command)
     }
 
     /// Whether something is under way that must be completed before the client ends.
     pub(crate) fn is_in_flight(&self) -> bool {
-        self.seat.is_in_flight() || self.has_writer_waits()
+        self.seats().any(Seat::is_in_flight) || self.has_writer_waits()
     }
 
     /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
@@ -539,7 +554,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     fn is_unused(&self) -> bool {
-        let at_rest = self.seat.is_free() && self.queue.is_empty();
+        let free = self.seat.is_free() && self.own_seats.is_empty();
+        let at_rest = free && self.queue.is_empty();
         at_rest && self.job.is_none() && !self.has_writer_waits()
     }
 }
@@ -600,8 +616,9 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// A last release of `hold` is sent, and its message comes back where all clients listen to one channel. In a queue
     /// that Redis keeps, the message is for the next waiter alone, and the client that gets it has to try.
+    /// Each message about permits is news, also our own: it may have run behind a try of this client.
     pub(crate) fn expect_echo(&mut self, hold: &Hold) {
-        if !hold.kind.has_queue() {
+        if !hold.kind.has_queue() && !hold.kind.commands.leaves_the_seat() {
             self.wakeups.expect_echo(hold.number);
         }
     }

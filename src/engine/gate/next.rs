@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use super::seat::Seat;
-use super::ticket::{CALL_AFTER, Patience, Ticket, Verdict};
+use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, Rules};
 use crate::engine::hold::kind::Kind;
@@ -87,6 +87,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         let others = !self.queue.is_empty();
         match &self.seat {
+            // Of holds that left the seat, grants may have to be collected.
+            Seat::Free if !others => {
+                let collect_by = self.collect_by(rules)?;
+                let collect_by = Some(collect_by);
+                Some(Step::Watch { collect_by })
+            }
             Seat::Free | Seat::Trying(_) => None,
             Seat::HandingOver { hold } => Some(Step::HandOver {
                 hold: Arc::clone(hold),
@@ -115,7 +121,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// When the job looks at the oldest uncollected grant: to call those behind it, or to take it back.
     fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
         let has_others = !self.queue.is_empty() && matches!(self.seat, Seat::Held { .. });
-        let grant = self.seat.uncollected()?;
+        let grant = self.uncollected()?;
         let end = grant.kept_until(rules.command_timeout);
         if grant.called || !has_others {
             return Some(end);
@@ -151,6 +157,15 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.queue.remove(head.number);
             self.conclude(&head, verdict, effects);
             self.try_at_once = true;
+            self.recheck_head();
+        }
+    }
+
+    /// The oldest grant that is not collected, if there is one.
+    fn uncollected(&mut self) -> Option<&mut Uncollected> {
+        match self.own_seats.uncollected() {
+            Some(grant) => Some(grant),
+            None => self.seat.uncollected(),
         }
     }
 
@@ -181,14 +196,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
         let by = self.collect_by(rules)?;
-        let grant = self.seat.uncollected().filter(|_| by <= now)?;
+        let grant = self.uncollected().filter(|_| by <= now)?;
         if now < grant.kept_until(rules.command_timeout) {
             grant.called = true;
             let first = self.queue.iter().take(MOST_CALLED);
             first.for_each(|ticket| ticket.call(effects));
             return None;
         }
-        let ticket = self.seat.take_uncollected()?;
+        let own = self.own_seats.take_uncollected();
+        let ticket = own.or_else(|| self.seat.take_uncollected())?;
         let hold = ticket.revoke()?;
         self.pass_over(u64::MAX, effects);
         Some((hold, ticket))
@@ -245,11 +261,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the
     /// keeper completes a release, and awaits what was sent first.
     pub(crate) fn overdue(&mut self, hold: &Arc<Hold>, effects: &mut Effects) -> Option<C> {
-        let mut commands = self.seat.commands();
+        let mut commands = self.seats().flat_map(Seat::commands);
         let command = commands.find_map(|(of, command)| Arc::ptr_eq(of, hold).then_some(command));
         let command = command.cloned();
         drop(commands);
-        match &mut self.seat {
+        match self.seat_of_mut(hold) {
             Seat::Trying(attempt) if Arc::ptr_eq(&attempt.hold, hold) => {
                 attempt.overdue = true;
                 self.notify_job();

@@ -453,7 +453,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 }
 
-/// The note in Redis that a writer waits.
+/// The note in Redis that a writer, or a request for permits, waits.
 impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn first_writer(&self) -> Option<&Arc<Ticket>> {
         self.queue.first_writer()
@@ -476,7 +476,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
         // Only readers send joins.
         let trying = self.seat.attempt().or(self.seat.next());
-        let writes = trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.is_writer());
+        let writes =
+            trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.leaves_notes());
         if writes || self.queue.first_writer().is_some() {
             return None;
         }

@@ -163,6 +163,13 @@ impl<C: Clone + PartialEq> Seat<C> {
         attempt.is_some_and(|attempt| Arc::ptr_eq(&attempt.ticket, ticket))
     }
 
+    /// What was taken has been given back while a try is under way, so its "busy" may be out of date.
+    pub(super) fn is_early(&mut self) {
+        if let Self::Trying(attempt) = self {
+            attempt.early = true;
+        }
+    }
+
     /// Whether something is under way that leaves a key behind if it is forgotten.
     pub(super) fn is_in_flight(&self) -> bool {
         matches!(

@@ -220,7 +220,7 @@ impl Queued for Arc<Ticket> {
             },
             owner: self.request.owner_number(),
             listens: self.listens(),
-            writes: self.request.kind.commands.is_writer(),
+            writes: self.request.kind.commands.leaves_notes(),
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct KindRules {
     pub(crate) backoff: Option<Backoff>,
     /// Whether the lock is a string, as other libraries have it, which publish no releases.
     pub(crate) is_string: bool,
+    /// For a counted lock, of which a client may have several holds: how many permits this request is for.
+    pub(crate) permits: Option<u32>,
 }
 
 impl KindRules {
@@ -62,6 +64,7 @@ impl KindRules {
         needs_time: false,
         backoff: None,
         is_string: false,
+        permits: None,
     };
 }
 
@@ -104,8 +107,15 @@ pub(crate) trait Commands: Send + Sync {
         None
     }
 
-    /// Notes in Redis that a writer of `client` waits. Readers heed such notes for `mark`. Zero removes the note.
-    fn mark<'a>(&self, _names: &'a Names, _client: &'a str, _mark: Duration) -> Option<Call<'a>> {
+    /// Notes in Redis that a request of `client` has `waited` for its turn: a writer, or a request for permits. Others heed
+    /// such notes for `mark`. Zero removes the note.
+    fn mark<'a>(
+        &self,
+        _names: &'a Names,
+        _client: &'a str,
+        _waited: Duration,
+        _mark: Duration,
+    ) -> Option<Call<'a>> {
         None
     }
 
@@ -161,6 +171,22 @@ impl dyn Commands + '_ {
 
     pub(crate) fn is_writer(&self) -> bool {
         self.rules().sharing == Sharing::Writes
+    }
+
+    /// Whether a grant leaves the seat, so that the next try may follow: of a counted lock a client may have several
+    /// holds.
+    pub(crate) fn leaves_the_seat(&self) -> bool {
+        self.rules().permits.is_some()
+    }
+
+    /// How much of the lock it asks for. If it is busy for so much, it is busy for more.
+    pub(crate) fn wants(&self) -> u32 {
+        self.rules().permits.unwrap_or(1)
+    }
+
+    /// Whether its requests leave notes in Redis while they wait.
+    pub(crate) fn leaves_notes(&self) -> bool {
+        self.is_writer() || self.leaves_the_seat()
     }
 }
 

@@ -141,5 +141,9 @@ fn a_kind_that_says_nothing_has_one_key_and_one_sort_of_hold() {
     assert!(kind.verify_apart("id", LEASE, None).is_none());
     assert!(kind.downgrade("id", LEASE).is_none());
     let (names, mark) = (&kind.names, Duration::ZERO);
-    assert!(kind.commands.mark(names, "client", mark).is_none());
+    assert!(
+        kind.commands
+            .mark(names, "client", Duration::ZERO, mark)
+            .is_none()
+    );
 }

@@ -3,6 +3,7 @@
 pub(crate) mod fair;
 pub(crate) mod fenced;
 mod guard_of;
+pub(in crate::lock) mod permits;
 pub(crate) mod plain;
 pub(in crate::lock) mod read_write;
 pub(crate) mod simple;
@@ -11,6 +12,7 @@ pub(crate) mod spin;
 pub use self::fair::Fair;
 pub use self::fenced::Fenced;
 pub use self::guard_of::GuardOf;
+pub use self::permits::{Counting, Expirable, SemaphoreKind};
 pub use self::plain::{Reentrant, ReentrantLock};
 pub use self::read_write::{Read, Write};
 pub use self::simple::Simple;

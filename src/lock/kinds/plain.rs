@@ -24,8 +24,8 @@ impl LockKind for Reentrant {
 
 /// A reentrant, exclusive lock by name: Redisson's `RLock`, with the same hash and channel.
 ///
-/// From [`Client::get_lock`](crate::Client::get_lock) or [`Owner::get_lock`](crate::Owner::get_lock). There is no semaphore
-/// with several permits here; this is the one with a single permit.
+/// From [`Client::get_lock`](crate::Client::get_lock) or [`Owner::get_lock`](crate::Owner::get_lock). For several permits
+/// there is the [`Semaphore`](crate::Semaphore); this is the one with a single permit.
 ///
 /// ```no_run
 /// # async fn example(client: watchlock::Client) -> Result<(), watchlock::Error> {

@@ -328,7 +328,13 @@ impl Commands for Mode {
         Some(Self::Read.commands())
     }
 
-    fn mark<'a>(&self, names: &'a Names, client: &'a str, mark: Duration) -> Option<Call<'a>> {
+    fn mark<'a>(
+        &self,
+        names: &'a Names,
+        client: &'a str,
+        _waited: Duration,
+        mark: Duration,
+    ) -> Option<Call<'a>> {
         let call = RW_MARK
             .on(names)
             .key(names.other(WRITERS))

@@ -50,7 +50,9 @@ fn a_read_hold_has_the_timeout_key_that_redisson_gives_it() {
 fn a_mark_is_left_for_as_long_as_is_said() {
     let names = names();
     let said = |mark| {
-        let call = Mode::Write.mark(&names, "client", mark).unwrap();
+        let call = Mode::Write
+            .mark(&names, "client", Duration::ZERO, mark)
+            .unwrap();
         words(call.encode().cmd())[6].clone()
     };
     assert_eq!(said(Duration::ZERO), "0");

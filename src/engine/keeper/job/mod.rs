@@ -15,6 +15,10 @@
 //! lease from the first one on, then none for a third of it, over and over: some clients may not heed notes, and those
 //! that do must not wait for ever.
 //!
+//! The note of a request for permits is left once the request has waited for [`OLD`], and then every [`NOTE_AGAIN`], for the
+//! head of the queue: younger requests of other clients leave it as many permits as it asks for. It is removed by the grant,
+//! or when nobody waits here any more.
+//!
 //! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
 mod fair;
@@ -55,6 +59,9 @@ const SELF_CHECK: Duration = Duration::from_secs(1);
 /// How often the note is left again that a writer waits.
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
+/// From when on a request for permits precedes younger ones of other clients: its note is left then.
+const OLD: Duration = Duration::from_millis(100);
+
 pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     let (job, has_redis_queue) = keeper
         .core
@@ -71,6 +78,7 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         note_at: Moment::default(),
+        noted: 0,
         self_check_at: Moment::default(),
     };
     while job.advance().await {}
@@ -98,8 +106,10 @@ struct NameJob {
     /// The places of this client's waiters, if Redis keeps a queue.
     places: Option<QueuePlaces>,
     policy: WaitPolicy,
-    /// When to leave the note again that a writer waits.
+    /// When to leave the note again that a request waits.
     note_at: Moment,
+    /// The ticket of the request for permits that the note is about.
+    noted: u64,
     /// When to look again for a task that waits for itself.
     self_check_at: Moment,
 }
@@ -381,23 +391,39 @@ impl NameJob {
         self.policy.next_try(now, known, listening, listeners)
     }
 
-    /// Leaves the note that a writer waits, or removes it if none does. Returns when to look at that again.
+    /// Leaves the note that a request waits, or removes it if none does. Returns when to look at that again.
     fn leave_note(&mut self) -> Moment {
         let now = self.now();
         let Some(first) = self.at(|gate, _| gate.first_writer().cloned()) else {
             self.remove_note(self.at(|gate, _| gate.withdraw_writer_waits()));
             return Moment::NEVER;
         };
+        let kind = &first.request.kind;
+        if self.noted != first.number && kind.commands.leaves_the_seat() {
+            // The note before was another request's.
+            self.noted = first.number;
+            self.note_at = first.request.since + OLD;
+        }
         if now >= self.note_at {
             self.note_at = now + NOTE_AGAIN;
-            let (kind, core) = (&first.request.kind, &self.keeper.core);
+            let core = &self.keeper.core;
             self.at(|gate, _| gate.note_writer_waits(kind, now));
-            if let Some(sent) = self.send_note(kind, core.plan.lease.duration()) {
+            let (waited, note) = (first.request.since.until(now), self.note(kind));
+            if let Some(sent) = self.send_note(kind, waited, note) {
                 // If it is lost, the next one makes up for it.
                 tokio::spawn(own(sent.within(core.config.command_timeout)));
             }
         }
         self.note_at
+    }
+
+    /// For how long others heed the note of a request of `kind`.
+    fn note(&self, kind: &Kind) -> Duration {
+        if kind.commands.is_writer() {
+            self.keeper.core.plan.lease.duration()
+        } else {
+            NOTE_AGAIN * 3
+        }
     }
 
     /// Removes a note from Redis, if there is one, and then from the gate.
@@ -406,7 +432,7 @@ impl NameJob {
             return;
         };
         let core = Arc::clone(&self.keeper.core);
-        let sent = self.send_note(&kind, Duration::ZERO);
+        let sent = self.send_note(&kind, Duration::ZERO, Duration::ZERO);
         tokio::spawn(own(async move {
             if let Some(sent) = sent {
                 // If it is lost, the note ends by its TTL.
@@ -418,9 +444,10 @@ impl NameJob {
 
     /// Sends a note at once on the connection of the tries: a try that follows finds it, and removes it if it is granted.
     /// A new note arrives behind the removal of the one before.
-    fn send_note(&self, kind: &Kind, note: Duration) -> Option<Pending> {
+    fn send_note(&self, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
         let core = &self.keeper.core;
-        let call = kind.commands.mark(kind.names(), core.client_text(), note)?;
+        let commands = &kind.commands;
+        let call = commands.mark(kind.names(), core.client_text(), waited, note)?;
         let pending = Pending::start(&core.keeper_fleet, call.in_order());
         // The first poll sends it.
         let _ = pending.clone().now_or_never();

@@ -1,0 +1,109 @@
+-- Takes permits, all or none: each has a record, and is taken off the number of free permits.
+--
+-- KEYS[1] free      - string: number of free permits, may be negative
+-- KEYS[2] taken     - zset: id of a taken permit -> ms of server time when its lease ends
+-- KEYS[3] needs     - hash with TTL: client whose request waits -> permits:since:until, in ms of server time
+-- ARGV[1] lease     - ms, 1 to 2^53
+-- ARGV[2] initial   - permits to set if the number is missing; 0 sets none
+-- ARGV[3] client    - uuid
+-- ARGV[4] channel   - waiters listen to it
+-- ARGV[5] count     - of permits, 1 to 1024
+-- ARGV[6] and on    - their ids, fresh for every attempt; then the command that wakes waiters, PUBLISH when missing
+--
+-- Returns   {-2, n} taken, n permits are free; -3 the keys are not those of a semaphore; else busy: ms until a lease ends
+--           (-1: none does)
+-- Publishes the number of free permits, when others may take some that they could not take before
+-- Repeat    finds its own records and returns "taken" again; takes only permits whose record is gone
+local free, taken, needs = KEYS[1], KEYS[2], KEYS[3]
+local lease_ms, initial, client = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local channel, count = ARGV[4], tonumber(ARGV[5])
+for i, least in pairs({ [1] = 1, [2] = 0, [5] = 1 }) do
+  local number = string.match(ARGV[i] or '', '^%d+$') and tonumber(ARGV[i])
+  if not number or number < least or number > 2 ^ 53 then return redis.error_reply('ERR argument out of range') end
+end
+if #ARGV < 5 + count then return redis.error_reply('ERR permit ids are missing') end
+
+local function failed(reply) return type(reply) == 'table' and reply.err end
+local value, records = redis.pcall('GET', free), redis.pcall('ZCARD', taken)
+local wrong = failed(value) or failed(records)
+if wrong then return string.find(wrong, 'WRONGTYPE') and -3 or redis.error_reply(wrong) end
+local number = value and string.match(value, '^%-?%d+$') and tonumber(value)
+if value and (not number or math.abs(number) >= 2 ^ 53) then return -3 end
+if not number and initial < 1 then
+  redis.pcall('DEL', taken) -- without a number they are records of nothing
+  return -1
+end
+
+local now = redis.call('TIME')
+local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
+local own, scores, mine, missing = {}, {}, {}, {}
+for i = 6, 5 + count do
+  local ends = number and tonumber(redis.call('ZSCORE', taken, ARGV[i]))
+  own[ARGV[i]] = true
+  if not ends then missing[#missing + 1] = ARGV[i] end
+  -- Later in any case, because replicas can only acknowledge a write.
+  scores[#scores + 1] = string.format('%.0f', math.max(now_ms + lease_ms, (ends or 0) + 1))
+  scores[#scores + 1] = ARGV[i]
+end
+local back, restore = {}, {}
+local over = number and redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0, 100)
+for i = 1, over and #over or 0, 2 do
+  if not own[over[i]] then
+    back[#back + 1] = over[i]
+    restore[#restore + 1], restore[#restore + 2] = over[i + 1], over[i]
+  end
+end
+-- An older request of another client, for 30 of every 40 s: what it needs must be left. Without a note this one is the
+-- youngest.
+local notes, since, reserve = redis.call('HGETALL', needs), math.huge, 0
+for turn = 1, 2 do -- the own note first
+  for i = 1, #notes, 2 do
+    local n, from, till = string.match(notes[i + 1], '^(%d+):(%d+):(%d+)$')
+    n, from, till = tonumber(n) or 0, tonumber(from) or 0, tonumber(till) or 0
+    if turn == 1 and notes[i] == client and till >= now_ms then since = from end
+    local older = from < since or from == since and notes[i] < client
+    if turn == 2 and notes[i] ~= client and older and till >= now_ms and (now_ms - from) % 40000 < 30000 then
+      reserve = math.max(reserve, n)
+    end
+  end
+end
+local ttl_ms, taken_ttl_ms = redis.call('PTTL', free), redis.call('PTTL', taken)
+
+local left = (number or initial) + #back - #missing
+local granted = #missing == 0 or left >= reserve
+if not granted then left = left + #missing end
+if not number then
+  redis.call('DEL', taken)
+  redis.call('SET', free, ARGV[2])
+  number = initial
+end
+if #back > 0 then redis.call('ZREM', taken, unpack(back)) end
+local counted = left ~= number and redis.pcall('INCRBY', free, string.format('%.0f', left - number))
+if failed(counted) then
+  if #back > 0 then redis.call('ZADD', taken, unpack(restore)) end
+  return counted
+end
+local function wake()
+  if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[6 + count] or 'PUBLISH', channel, string.format('%.0f', left)) end
+end
+if not granted then
+  if #back > 0 or ttl_ms == -2 then wake() end
+  local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')[2]
+  if not first or tonumber(first) >= 922337203685477 then return -1 end
+  return math.max(0, math.ceil(tonumber(first) - now_ms))
+end
+
+-- The records live as long as the number.
+local recorded = redis.pcall('ZADD', taken, unpack(scores))
+if not failed(recorded) and ttl_ms >= 0 then recorded = redis.pcall('PEXPIRE', taken, string.format('%.0f', ttl_ms)) end
+if not failed(recorded) and ttl_ms < 0 and taken_ttl_ms >= 0 then recorded = redis.pcall('PERSIST', taken) end
+if failed(recorded) then
+  if #missing > 0 then
+    redis.pcall('ZREM', taken, unpack(missing))
+    redis.call('INCRBY', free, #missing)
+  end
+  return recorded
+end
+local noted = since < math.huge and redis.pcall('HDEL', needs, client) == 1
+if noted or #back > 0 or ttl_ms == -2 then wake() end
+return { -2, math.max(left, 0) }

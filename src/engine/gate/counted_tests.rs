@@ -1,0 +1,444 @@
+//! A gate of a counted lock, with callers, the keeper and a Redis that act in random orders: never more permits than there
+//! are, nobody overtaken, nobody asleep beside permits that it may take, and nothing lost.
+
+use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::backend::Failure;
+use crate::engine::gate::Arrival;
+use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
+use crate::engine::gate::next::Step;
+use crate::engine::gate::ticket::Patience;
+use crate::engine::hold::Origin;
+use crate::engine::hold::state::{Level, Phase};
+use crate::engine::made_tests::{RULES, Sort, at, kind, origin, request};
+
+const TOTAL: u32 = 4;
+
+struct Caller {
+    ticket: Arc<Ticket>,
+    wants: u32,
+    once: bool,
+    /// Whether it was right to find the lock busy at any time since it came.
+    was_busy: bool,
+    hold: Option<Arc<Hold>>,
+    over: bool,
+}
+
+#[derive(Clone)]
+enum What {
+    Try,
+    Release,
+}
+
+struct Command {
+    id: u32,
+    what: What,
+    hold: Arc<Hold>,
+    /// Whether Redis had it, and what it said: done, or not.
+    executed: Option<bool>,
+}
+
+struct World {
+    gate: Gate<u32>,
+    random: fastrand::Rng,
+    free: u32,
+    /// What Redis has recorded, by the number of the hold.
+    records: BTreeMap<u64, u32>,
+    strangers: u32,
+    callers: Vec<Caller>,
+    commands: Vec<Command>,
+    /// Last releases that are left to the keeper.
+    reaped: Vec<Arc<Hold>>,
+    listening: bool,
+    messages: u32,
+    /// A message, or the confirmation of the subscription, for the job.
+    permit: bool,
+    next: u32,
+    number: u64,
+    faults: u32,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self {
+            gate: Gate::default(),
+            random: fastrand::Rng::with_seed(seed),
+            free: TOTAL,
+            records: BTreeMap::new(),
+            strangers: 0,
+            callers: Vec::new(),
+            commands: Vec::new(),
+            reaped: Vec::new(),
+            listening: false,
+            messages: 0,
+            permit: false,
+            next: 0,
+            number: 0,
+            faults: 2,
+        }
+    }
+
+    fn command(&mut self, what: What, hold: &Arc<Hold>) -> u32 {
+        self.next += 1;
+        let (id, hold) = (self.next, Arc::clone(hold));
+        let executed = None;
+        self.commands.push(Command {
+            id,
+            what,
+            hold,
+            executed,
+        });
+        id
+    }
+
+    fn attempt(&mut self, ticket: &Ticket) -> (Arc<Hold>, u32) {
+        let hold = ticket.unsettled().unwrap_or_else(|| {
+            self.number += 1;
+            let wants = ticket.request.kind.commands.wants();
+            let made = Origin {
+                kind: kind(Sort::Permits(wants)),
+                ..origin(self.number)
+            };
+            Hold::trying(made, Moment::NEVER)
+        });
+        let command = self.command(What::Try, &hold);
+        (hold, command)
+    }
+
+    fn carry_out(&mut self, effects: Effects) {
+        let work = effects.carry_out();
+        self.reaped.extend(work.releases);
+        self.gate.start_job();
+    }
+
+    fn arrives(&mut self) {
+        let wants = self.random.u32(1..=3);
+        let once = self.random.u8(0..4) == 0;
+        let patience = if once {
+            Patience::Once
+        } else {
+            Patience::Forever
+        };
+        self.number += 1;
+        let ticket = Ticket::new(self.number, request(Sort::Permits(wants), patience));
+        let mut effects = Effects::default();
+        let (hold, command) = self.attempt(&ticket);
+        let first = command;
+        let arrival = self
+            .gate
+            .arrive(&ticket, at(1), RULES, &mut effects, |_| (hold, command));
+        if !matches!(arrival, Arrival::First(_)) {
+            self.commands.retain(|command| command.id != first);
+        }
+        if matches!(arrival, Arrival::Busy) {
+            ticket.decide(Verdict::Busy(None), &mut effects);
+        }
+        self.callers.push(Caller {
+            ticket,
+            wants,
+            once,
+            was_busy: false,
+            hold: None,
+            over: false,
+        });
+        self.see_busy();
+        self.carry_out(effects);
+    }
+
+    /// Notes whose "busy" would be right now: who wants more than there is, or comes behind others.
+    fn see_busy(&mut self) {
+        let mut ahead = false;
+        for caller in &mut self.callers {
+            let waits = !caller.over && caller.ticket.is_waiting();
+            caller.was_busy |= ahead || self.free < caller.wants;
+            ahead |= waits;
+        }
+    }
+
+    fn execute(&mut self, index: usize) {
+        let Command { what, hold, .. } = &self.commands[index];
+        let (wants, number) = (hold.kind.commands.wants(), hold.number);
+        let done = match what {
+            What::Try if self.records.contains_key(&number) => true,
+            What::Try if self.free >= wants => {
+                self.free -= wants;
+                self.records.insert(number, wants);
+                true
+            }
+            What::Try => false,
+            What::Release => self.give_back(number),
+        };
+        self.commands[index].executed = Some(done);
+        self.see_busy();
+    }
+
+    fn give_back(&mut self, number: u64) -> bool {
+        let back = self.records.remove(&number);
+        self.free += back.unwrap_or(0);
+        self.messages += u32::from(back.is_some() && self.listening);
+        back.is_some()
+    }
+
+    fn answer(&mut self, index: usize, lost: bool) {
+        let command = self.commands.remove(index);
+        let done = command.executed == Some(true);
+        let mut effects = Effects::default();
+        match command.what {
+            What::Try => {
+                let grant = Grant {
+                    sent_at: at(1),
+                    server_age: None,
+                    token: None,
+                    open: false,
+                };
+                let answer = match (lost, done) {
+                    (true, _) => Answered::Failed(Failure::no_reply()),
+                    (false, true) => Answered::Got(grant),
+                    (false, false) => Answered::Busy(None),
+                };
+                let waiting = self.waiting();
+                let gate = &mut self.gate;
+                let settled = gate.answered(&command.id, answer, at(1), RULES, &mut effects);
+                let (hold, settled) = settled.expect("nobody else settles it");
+                if settled == Settled::Over {
+                    hold.end(Ok(()));
+                }
+                if settled == Settled::Held {
+                    let granted = |caller: &&Caller| caller.ticket.is_decided();
+                    let granted = self.callers.iter().filter(granted);
+                    let granted = granted.map(|caller| caller.ticket.number);
+                    let first = granted.filter(|number| waiting.contains(number)).min();
+                    assert_eq!(first, waiting.first().copied(), "somebody was overtaken");
+                }
+            }
+            What::Release => {
+                let answer = match (lost, done) {
+                    (true, _) => ReleaseAnswer::Failed(Failure::no_reply()),
+                    (false, true) => ReleaseAnswer::Ended { heard_by: Some(1) },
+                    (false, false) => ReleaseAnswer::Missing,
+                };
+                let sent = SentAs::Seat(&command.id);
+                let gate = &mut self.gate;
+                gate.release_answered(&command.hold, &sent, answer, at(1), RULES, &mut effects);
+            }
+        }
+        self.carry_out(effects);
+    }
+
+    /// The numbers of the tickets that wait, in their order.
+    fn waiting(&self) -> Vec<u64> {
+        let waits = self.callers.iter().filter(|caller| !caller.over);
+        let waits = waits.filter(|caller| caller.ticket.is_waiting());
+        waits.map(|caller| caller.ticket.number).collect()
+    }
+
+    fn reap(&mut self) {
+        let hold = self.reaped.remove(0);
+        let answer = if self.give_back(hold.number) {
+            ReleaseAnswer::Ended { heard_by: Some(1) }
+        } else {
+            ReleaseAnswer::Missing
+        };
+        let (sent, mut effects) = (SentAs::Keeper(at(1)), Effects::default());
+        self.gate
+            .release_answered(&hold, &sent, answer, at(1), RULES, &mut effects);
+        // A tainted hold is given back again.
+        let _ = effects.carry_out();
+        self.see_busy();
+    }
+
+    fn job(&mut self) {
+        if self.gate.job().is_none() {
+            return;
+        }
+        let mut effects = Effects::default();
+        let step = self.gate.step(at(1), RULES, true, &mut effects);
+        self.carry_out(effects);
+        let Step::Serve { head, at_once, .. } = step else {
+            return;
+        };
+        if at_once || std::mem::take(&mut self.permit) {
+            let (hold, command) = self.attempt(&head);
+            assert!(self.gate.try_head(&head, at(1), |_| (hold, command)));
+        } else if !self.listening {
+            self.listening = true;
+            self.gate.set_listening(true);
+            self.permit = true;
+        }
+    }
+
+    fn hears(&mut self) {
+        self.messages -= 1;
+        self.permit |= self.gate.received(1, at(1)) > 0;
+    }
+
+    fn polls(&mut self, index: usize) {
+        let mut context = Context::from_waker(Waker::noop());
+        let caller = &mut self.callers[index];
+        if caller.over || caller.hold.is_some() {
+            return;
+        }
+        match caller.ticket.poll(&mut context) {
+            Poll::Pending => {}
+            Poll::Ready(Verdict::Granted(hold)) => caller.hold = Some(hold),
+            Poll::Ready(Verdict::Busy(_)) => {
+                assert!(caller.once && caller.was_busy, "there were permits for it");
+                caller.over = true;
+            }
+            Poll::Ready(_) => {
+                assert!(caller.once, "only a single try fails by a lost reply");
+                caller.over = true;
+            }
+        }
+    }
+
+    /// It gives its permits back, or goes away.
+    fn leaves(&mut self, index: usize) {
+        let mut effects = Effects::default();
+        let caller = &mut self.callers[index];
+        if std::mem::replace(&mut caller.over, true) {
+            return;
+        }
+        let (ticket, hold) = (Arc::clone(&caller.ticket), caller.hold.take());
+        let (hold, sends) = match hold {
+            Some(hold) => (Some(hold), self.random.bool()),
+            None => (self.gate.withdraw(&ticket, &mut effects), false),
+        };
+        if let Some(hold) = hold {
+            let command = self.command(What::Release, &hold);
+            let send = sends.then_some(|| command);
+            let gate = &mut self.gate;
+            let back = gate.give_back(&hold, Level::Watchdog, at(1), RULES, send, &mut effects);
+            if !matches!(back, GivenBack::Sent(_)) {
+                self.commands.retain(|known| known.id != command);
+            }
+        }
+        self.carry_out(effects);
+        self.see_busy();
+    }
+
+    fn stranger(&mut self) {
+        if self.strangers > 0 && self.random.bool() {
+            self.strangers -= 1;
+            self.free += 1;
+            self.messages += u32::from(self.listening);
+        } else if self.free > 0 {
+            self.strangers += 1;
+            self.free -= 1;
+        }
+        self.see_busy();
+    }
+
+    fn check(&self) {
+        let recorded: u32 = self.records.values().sum();
+        assert_eq!(self.free + recorded + self.strangers, TOTAL);
+        let held = self.gate.holds().filter(|hold| hold.phase() == Phase::Held);
+        let mut valid = 0;
+        for hold in held {
+            assert!(self.records.contains_key(&hold.number), "{}", hold.number);
+            valid += hold.kind.commands.wants();
+        }
+        assert!(valid + self.strangers <= TOTAL);
+    }
+
+    fn executed(&self, executed: bool) -> Option<usize> {
+        let mut commands = self.commands.iter();
+        commands.position(|command| command.executed.is_some() == executed)
+    }
+
+    fn step(&mut self) {
+        let caller = (!self.callers.is_empty()).then(|| self.random.usize(..self.callers.len()));
+        match (self.random.u8(0..10), caller) {
+            (0, _) if self.waiting().len() < 6 => self.arrives(),
+            (1, _) => self.stranger(),
+            (2, Some(caller)) => self.leaves(caller),
+            (3, Some(caller)) => self.polls(caller),
+            (4, _) if !self.reaped.is_empty() => self.reap(),
+            (5, _) if self.messages > 0 => self.hears(),
+            (6, _) => self.job(),
+            (7, _) if !self.commands.is_empty() => {
+                let index = self.random.usize(..self.commands.len());
+                if self.commands[index].executed.is_none() {
+                    self.execute(index);
+                }
+            }
+            (_, _) => {
+                if let Some(index) = self.executed(true) {
+                    let lost = self.faults > 0 && self.random.u8(0..20) == 0;
+                    self.faults -= u32::from(lost);
+                    self.answer(index, lost);
+                }
+            }
+        }
+        self.check();
+    }
+
+    /// Lets everything that is under way come to its end.
+    fn settle(&mut self) {
+        for _ in 0..1_000 {
+            if let Some(index) = self.executed(false) {
+                self.execute(index);
+            } else if let Some(index) = self.executed(true) {
+                self.answer(index, false);
+            } else if !self.reaped.is_empty() {
+                self.reap();
+            } else if self.messages > 0 {
+                self.hears();
+            } else {
+                let before = (self.next, self.listening);
+                self.job();
+                if before == (self.next, self.listening) {
+                    return;
+                }
+            }
+            self.check();
+        }
+        panic!("it does not end");
+    }
+
+    fn end(mut self) {
+        self.settle();
+        // No fault is in the way any more: who waits now does so because there are too few permits.
+        let head = self.gate.head();
+        if let Some(head) = head.filter(|_| self.faults == 2) {
+            let wants = head.request.kind.commands.wants();
+            assert!(self.free < wants, "it sleeps beside {} permits", self.free);
+        }
+        self.free += std::mem::take(&mut self.strangers);
+        for caller in 0..self.callers.len() {
+            self.polls(caller);
+            self.leaves(caller);
+        }
+        self.settle();
+        assert_eq!(
+            (self.free, self.records.len()),
+            (TOTAL, 0),
+            "a permit is lost"
+        );
+        let mut effects = Effects::default();
+        let _ = self.gate.step(at(1), RULES, false, &mut effects);
+        let _ = effects.carry_out();
+        self.gate.writer_waits_withdrawn(at(1));
+        assert!(self.gate.is_unused(), "something is left at the gate");
+    }
+}
+
+#[test]
+fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_beside_them() {
+    let mut granted = 0;
+    for seed in 0..10_000 {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..150 {
+                world.step();
+            }
+            let granted = world.callers.iter().filter(|c| c.hold.is_some()).count();
+            world.end();
+            granted
+        });
+        granted += outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+    }
+    assert!(granted > 1_000, "{granted}");
+}

@@ -1,0 +1,80 @@
+//! The holds of a counted lock, of which a client may have several at once.
+//!
+//! 1. The seat of the gate is for tries only. A granted hold has a seat of its own, from its grant to the answer to its last
+//!    release: a release of one hold delays no other.
+//! 2. A grant that is not collected delays nobody behind it, but keeps permits from others, so it is taken back in time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::seat::{Seat, Vacated};
+use super::ticket::{Ticket, Uncollected};
+use crate::clock::Moment;
+use crate::engine::hold::Hold;
+
+pub(super) struct OwnSeats<C> {
+    /// By the number of the hold.
+    seats: BTreeMap<u64, Seat<C>>,
+    /// The oldest first.
+    uncollected: VecDeque<Uncollected>,
+}
+
+impl<C> Default for OwnSeats<C> {
+    fn default() -> Self {
+        Self {
+            seats: BTreeMap::new(),
+            uncollected: VecDeque::new(),
+        }
+    }
+}
+
+impl<C: Clone + PartialEq> OwnSeats<C> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.seats.is_empty()
+    }
+
+    /// Gives `hold` a seat of its own.
+    pub(super) fn seat(&mut self, hold: &Arc<Hold>) -> &mut Seat<C> {
+        let seat = self.seats.entry(hold.number).or_insert(Seat::Free);
+        seat.hold(Arc::clone(hold));
+        seat
+    }
+
+    pub(super) fn of(&self, hold: &Hold) -> Option<&Seat<C>> {
+        self.seats.get(&hold.number)
+    }
+
+    pub(super) fn of_mut(&mut self, hold: &Hold) -> Option<&mut Seat<C>> {
+        self.seats.get_mut(&hold.number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Seat<C>> {
+        self.seats.values()
+    }
+
+    /// `hold` is over, one way or the other.
+    pub(super) fn vacate(&mut self, hold: &Hold) -> Vacated {
+        match self.seats.remove(&hold.number) {
+            Some(_) => Vacated::Free,
+            None => Vacated::NotHere,
+        }
+    }
+
+    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+        self.uncollected.push_back(Uncollected::new(ticket, now));
+    }
+
+    /// The oldest grant that is not collected, if there is one.
+    pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
+        while let Some(grant) = self.uncollected.front()
+            && !grant.ticket.is_decided()
+        {
+            self.uncollected.pop_front();
+        }
+        self.uncollected.front_mut()
+    }
+
+    pub(super) fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
+        self.uncollected.pop_front().map(|grant| grant.ticket)
+    }
+}
