@@ -145,6 +145,25 @@ pub(crate) struct Term {
     pub(crate) ends_at: Moment,
 }
 
+/// When renewals are due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenewalPlan {
+    /// The watchdog's lease.
+    pub(crate) lease: LeaseMs,
+}
+
+impl RenewalPlan {
+    /// A third of the lease.
+    pub(crate) fn period(self) -> Duration {
+        self.lease.duration() / 3
+    }
+
+    /// When two thirds of the watchdog's lease are left.
+    pub(crate) fn renewal(self, valid_until: Moment) -> Moment {
+        (valid_until + self.lease.drift()).minus(self.period() * 2)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,7 +30,6 @@ local function client_of(id) return string.match(id, '^(.*):') or id end
 local function score_of(id) return tonumber(call('ZSCORE', scores, id)) end
 local function arrival_of(id) return tonumber(call('ZSCORE', waiters, id)) end
 local function take_out(id) return call('LREM', queue, '1', id), call('ZREM', scores, id), call('ZREM', waiters, id) end
-
 -- Returns until when (ms) the client of a hold id vouches for it.
 local function vouched_until(id)
   local last = arrival_of(client_of(id)) or 0
@@ -39,7 +38,6 @@ local function vouched_until(id)
   redis.pcall('ZADD', waiters, 'XX', text(now + VOUCH), client_of(id))
   return now + VOUCH
 end
-
 -- Sets the TTLs so that no key outlives its waiters. Two of the keys also list Redisson's, which may wait for another day.
 -- Once no waiter of ours is left, the keys are as Redisson has them: an empty queue has no keys, any other no TTL.
 local function keep()
@@ -52,7 +50,6 @@ local function keep()
   call('PEXPIRE', scores, text(left + DAY))
   call('PEXPIRE', waiters, text(left + VOUCH))
 end
-
 -- Looks at the whole queue: puts back those of live clients that Redisson dropped, and takes out `leaver`, those of dead
 -- clients and, when the lock is `free`, heads of Redisson whose score has passed. Each of ours has HEAD, NEXT while only
 -- ours are ahead, or `fair_wait` after the one ahead; with less than two thirds of that left, or with more than all, as
@@ -119,7 +116,6 @@ local function enqueue()
   -- Redis 6.2 puts the script's name and line before the error.
   return { err = (string.gsub(string.gsub(refused, '^@user_script: ?%d+: ', ''), '^%-', '')) }
 end
-
 if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then return redis.error_reply('ERR lease out of range') end
 local ttl_ms, first, last = call('PTTL', lock), nil, nil
 local field = ttl_ms ~= -2 and (call('HLEN', lock) == 1 and call('HGETALL', lock) or { 'mode' }) or {}
@@ -156,7 +152,6 @@ if by ~= id then
   if first and waits then first = tend(id) end
   call('HSET', lock, id, '1')
 end
-
 -- Written even when the TTL stays as it is, because replicas can only acknowledge a write.
 local expires = redis.pcall('PEXPIRE', lock, ttl_ms >= lease_ms and text(ttl_ms) or ARGV[4])
 if type(expires) == 'table' and by ~= id then call('HDEL', lock, id) end -- no field without a TTL

@@ -9,10 +9,10 @@ use super::gate::Rules;
 use super::gate::ticket::{Patience, Request, Ticket};
 use super::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing};
 use super::hold::owner::OwnerState;
-use super::hold::state::{Level, RenewalPlan};
+use super::hold::state::Level;
 use super::hold::{Hold, Origin, TaskId};
 use crate::clock::Moment;
-use crate::lease::LeaseMs;
+use crate::lease::{LeaseMs, RenewalPlan};
 use crate::names::{Family, Names};
 
 pub(crate) const LEASE: LeaseMs = LeaseMs::from_millis(30_000);

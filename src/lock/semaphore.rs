@@ -489,6 +489,11 @@ impl std::fmt::Debug for Permit {
 }
 
 impl Permit {
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_level(self) -> LockGuard {
+        self.level
+    }
+
     fn of<K: SemaphoreKind>(level: LockGuard, permits: u32) -> Self {
         let hold_id = level.hold_id().filter(|_| K::RECORDED);
         let ids = hold_id.map(|id| permits::ids(id, permits).collect());

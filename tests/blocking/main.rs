@@ -37,8 +37,8 @@ fn used<K: LockKind>(lock: &Handle<K>) {
     let refused = Blocking::from(guard.detach().unwrap_err().into_guard()).let_expire();
     drop(refused.unwrap_err());
     assert_eq!(view.ended(), Ended::Released);
-    assert!(lock.run(Blocking::verify).unwrap().is_ok());
-    let ran = lock.try_run(MINUTE, Lease::Watchdog, Blocking::verify);
+    assert!(lock.run(|guard| guard.verify()).unwrap().is_ok());
+    let ran = lock.try_run(MINUTE, Lease::Watchdog, |guard| guard.verify());
     assert!(ran.unwrap().expect("it is free").is_ok());
     assert!(matches!(lock.unlock(), Err(Error::NotOwner { .. })));
     assert!(!lock.force_unlock().unwrap());
@@ -77,6 +77,26 @@ fn a_plain_thread_has_every_kind_and_verb() {
     let tick = client.get_lock("tick");
     assert_eq!(tick.once_per(MINUTE, |_| 1).unwrap(), Some(1));
     assert_eq!(tick.once_per(MINUTE, |_| 1).unwrap(), None);
+    let imports = client.get_semaphore("imports").with_permits(2);
+    let permit = imports.acquire().unwrap();
+    assert!(permit.is_valid() && permit.verify().is_ok());
+    assert_eq!(permit.lost_within(Duration::ZERO), None);
+    assert!(
+        imports
+            .try_acquire_many(2, Duration::ZERO, MINUTE)
+            .unwrap()
+            .is_none()
+    );
+    permit.release().unwrap();
+    assert_eq!(imports.run(|_| 1).unwrap(), 1);
+    assert_eq!(imports.available_permits().unwrap(), 2);
+    let leased = client.get_permit_expirable_semaphore("leased");
+    assert!(leased.try_set_permits(3).unwrap());
+    let id = leased.acquire().unwrap().ids()[0];
+    assert!(
+        !leased.release_permit(id).unwrap(),
+        "it was given back by the drop"
+    );
     assert!(client.shutdown(MINUTE).is_clean());
     client.shutting_down();
     assert!(matches!(tick.lock(), Err(Error::Closed)));

@@ -306,6 +306,26 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.last_answer = LastAnswer::Failed(failure);
     }
 
+    pub(super) fn forget_busy(&mut self) -> bool {
+        let busy = matches!(self.last_answer, LastAnswer::Busy(_));
+        if busy {
+            self.last_answer = LastAnswer::Nothing;
+        }
+        busy
+    }
+
+    /// The result of a ticket whose wait is over: the last error, or busy.
+    pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
+        if self.knows_busy(ticket, now) {
+            return Some(Verdict::Busy(None));
+        }
+        match &self.last_answer {
+            LastAnswer::Nothing => None,
+            LastAnswer::Busy(until) => Some(Verdict::Busy(*until)),
+            LastAnswer::Failed(failure) => Some(Verdict::failed(failure.clone())),
+        }
+    }
+
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
     fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
         let is_long =

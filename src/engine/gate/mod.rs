@@ -52,11 +52,12 @@ use self::succession::{Succession, Wakeups};
 use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
-use super::hold::state::{HoldState, Level, Phase, RenewalPlan};
+use super::hold::state::{HoldState, Level, Phase};
 use super::hold::{Effects, Hold};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::lease::RenewalPlan;
 use crate::names::{ByNames, Names};
 
 /// The most waiters of a client that have a place in a queue that Redis keeps; the others wait behind them. Each grant
@@ -292,27 +293,18 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// Gives up an attempt of `ticket` whose outcome is unknown and that nobody will repeat. One in flight is given up
-    /// when it is answered.
+    /// Gives up an attempt of `ticket` that nobody will repeat. One in flight is given up when it is answered.
     fn abandon(&self, ticket: &Arc<Ticket>, effects: &mut Effects) {
         if !self.seat.is_trying_for(ticket)
             && let Some(hold) = ticket.take_unsettled()
         {
             effects.change(&hold, HoldState::give_up);
             effects.release(&hold);
+            // The first ticket without a place may have this one's.
             if ticket.may_have_place() && self.queue.len() >= MOST_PLACES {
-                // The first ticket without a place may have this one's.
                 self.notify_job();
             }
         }
-    }
-
-    fn forget_busy(&mut self) -> bool {
-        let busy = matches!(self.last_answer, LastAnswer::Busy(_));
-        if busy {
-            self.last_answer = LastAnswer::Nothing;
-        }
-        busy
     }
 
     /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
@@ -342,18 +334,6 @@ impl<C: Clone + PartialEq> Gate<C> {
                 }
                 LastAnswer::Nothing | LastAnswer::Failed(_) => false,
             },
-        }
-    }
-
-    /// The result of a ticket whose wait is over: the last error, or busy.
-    pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
-        if self.knows_busy(ticket, now) {
-            return Some(Verdict::Busy(None));
-        }
-        match &self.last_answer {
-            LastAnswer::Nothing => None,
-            LastAnswer::Busy(until) => Some(Verdict::Busy(*until)),
-            LastAnswer::Failed(failure) => Some(Verdict::failed(failure.clone())),
         }
     }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
-use crate::lease::{LeaseMs, Term};
+use crate::lease::{LeaseMs, RenewalPlan, Term};
 
 /// How long before the end of its validity a hold is declared lost, so that nobody learns of the loss too late.
 pub(crate) const EARLY: Duration = Duration::from_millis(2);
@@ -680,25 +680,6 @@ impl CountInRedis {
     pub(crate) fn goes_on(&mut self, held: bool) -> bool {
         self.claimed = held && self.stale;
         self.claimed
-    }
-}
-
-/// When renewals are due.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RenewalPlan {
-    /// The watchdog's lease.
-    pub(crate) lease: LeaseMs,
-}
-
-impl RenewalPlan {
-    /// A third of the lease.
-    pub(crate) fn period(self) -> Duration {
-        self.lease.duration() / 3
-    }
-
-    /// When two thirds of the watchdog's lease are left.
-    fn renewal(self, valid_until: Moment) -> Moment {
-        (valid_until + self.lease.drift()).minus(self.period() * 2)
     }
 }
 
