@@ -1,0 +1,191 @@
+//! Semaphores and permits for code without `async`.
+
+use std::time::{Duration, Instant};
+
+use super::{Blocking, block, block_until, wait};
+use crate::error::{Error, LostReason};
+use crate::lease::Lease;
+use crate::lock::kinds::SemaphoreKind;
+use crate::lock::{Permit, PermitExpirableSemaphore, PermitId, SemaphoreHandle, release_after_run};
+
+impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
+    /// As [`SemaphoreHandle::with_permits`](crate::SemaphoreHandle::with_permits).
+    #[must_use]
+    pub fn with_permits(self, permits: u32) -> Self {
+        Self(self.0.with_permits(permits))
+    }
+
+    /// As [`SemaphoreHandle::acquire`](crate::SemaphoreHandle::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire(&self) -> Result<Blocking<Permit>, Error> {
+        wait(self.0.acquire()).map(Blocking)
+    }
+
+    /// As [`SemaphoreHandle::acquire_many`](crate::SemaphoreHandle::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire_many(&self, permits: u32) -> Result<Blocking<Permit>, Error> {
+        wait(self.0.acquire_many(permits)).map(Blocking)
+    }
+
+    /// As [`SemaphoreHandle::try_acquire`](crate::SemaphoreHandle::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+    ) -> Result<Option<Blocking<Permit>>, Error> {
+        let got = super::wait(self.0.try_acquire(wait, lease))?;
+        Ok(got.map(Blocking))
+    }
+
+    /// As [`SemaphoreHandle::try_acquire_many`](crate::SemaphoreHandle::try_acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire_many(
+        &self,
+        permits: u32,
+        wait: Duration,
+        lease: impl Into<Lease>,
+    ) -> Result<Option<Blocking<Permit>>, Error> {
+        let got = super::wait(self.0.try_acquire_many(permits, wait, lease))?;
+        Ok(got.map(Blocking))
+    }
+
+    /// Runs `body` with a permit. A body that blocks cannot be cancelled: it has to [`check`](crate::Permit::check) before
+    /// what needs the permit.
+    ///
+    /// # Errors
+    ///
+    /// As [`SemaphoreHandle::run`](crate::SemaphoreHandle::run): [`Error::Lost`] also when the permit was lost while the
+    /// body ran.
+    pub fn run<T>(&self, body: impl FnOnce(&Blocking<Permit>) -> T) -> Result<T, Error> {
+        let permit = self.acquire()?;
+        let value = body(&permit);
+        wait(release_after_run(permit.0.into_level()))?;
+        Ok(value)
+    }
+
+    /// As [`SemaphoreHandle::available_permits`](crate::SemaphoreHandle::available_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn available_permits(&self) -> Result<i64, Error> {
+        wait(self.0.available_permits())
+    }
+
+    /// As [`SemaphoreHandle::try_set_permits`](crate::SemaphoreHandle::try_set_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        wait(self.0.try_set_permits(permits))
+    }
+
+    /// As [`SemaphoreHandle::add_permits`](crate::SemaphoreHandle::add_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn add_permits(&self, permits: i32) -> Result<(), Error> {
+        wait(self.0.add_permits(permits))
+    }
+
+    /// As [`SemaphoreHandle::delete`](crate::SemaphoreHandle::delete).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn delete(&self) -> Result<bool, Error> {
+        wait(self.0.delete())
+    }
+}
+
+impl Blocking<PermitExpirableSemaphore> {
+    /// As [`PermitExpirableSemaphore::total_permits`](crate::PermitExpirableSemaphore::total_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn total_permits(&self) -> Result<i64, Error> {
+        wait(self.0.total_permits())
+    }
+
+    /// As [`PermitExpirableSemaphore::acquired_permits`](crate::PermitExpirableSemaphore::acquired_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquired_permits(&self) -> Result<u64, Error> {
+        wait(self.0.acquired_permits())
+    }
+
+    /// As [`PermitExpirableSemaphore::set_permits`](crate::PermitExpirableSemaphore::set_permits).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn set_permits(&self, permits: u32) -> Result<(), Error> {
+        wait(self.0.set_permits(permits))
+    }
+
+    /// As [`PermitExpirableSemaphore::release_permit`](crate::PermitExpirableSemaphore::release_permit).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
+        wait(self.0.release_permit(id))
+    }
+}
+
+impl Blocking<Permit> {
+    /// As [`Permit::verify`](crate::Permit::verify).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn verify(&self) -> Result<(), Error> {
+        wait(self.0.verify())
+    }
+
+    /// As [`Permit::extend`](crate::Permit::extend).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        wait(self.0.extend(lease))
+    }
+
+    /// As [`Permit::release`](crate::Permit::release).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn release(self) -> Result<(), Error> {
+        wait(self.0.release())
+    }
+
+    /// Blocks until the permit is lost: [`Permit::lost`](crate::Permit::lost).
+    pub fn lost(&self) -> LostReason {
+        block(self.0.lost())
+    }
+
+    /// As [`lost`](Self::lost), for at most `limit`; `None` if the permit was not lost by then.
+    pub fn lost_within(&self, limit: Duration) -> Option<LostReason> {
+        block_until(self.0.lost(), Instant::now().checked_add(limit))
+    }
+}
