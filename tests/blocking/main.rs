@@ -37,8 +37,14 @@ fn used<K: LockKind>(lock: &Handle<K>) {
     let refused = Blocking::from(guard.detach().unwrap_err().into_guard()).let_expire();
     drop(refused.unwrap_err());
     assert_eq!(view.ended(), Ended::Released);
-    assert!(lock.run(|guard| guard.verify()).unwrap().is_ok());
-    let ran = lock.try_run(MINUTE, Lease::Watchdog, |guard| guard.verify());
+    assert!(
+        lock.run(|guard| guard.verify().and(guard.verify()))
+            .unwrap()
+            .is_ok()
+    );
+    let ran = lock.try_run(MINUTE, Lease::Watchdog, |guard| {
+        guard.verify().and(guard.verify())
+    });
     assert!(ran.unwrap().expect("it is free").is_ok());
     assert!(matches!(lock.unlock(), Err(Error::NotOwner { .. })));
     assert!(!lock.force_unlock().unwrap());

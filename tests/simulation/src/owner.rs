@@ -219,7 +219,8 @@ impl Actor {
             Midst::Extend(span) => {
                 let lease =
                     section.leases_ms[0].map_or(self.plan.watchdog_lease, Duration::from_millis);
-                let span = span.min(lease).max(Duration::from_millis(10));
+                // The history does not know of it, so it must not lengthen anything, however late it is sent.
+                let span = span.min(lease.saturating_sub(self.plan.command_timeout));
                 drop(guards[0].level().extend(span).await);
             }
         }

@@ -103,7 +103,8 @@ impl<'a> Model<'a> {
 
     /// Gives each `lost` signal to its hold: the latest that had begun. While that one is still being acquired, and for
     /// as long as a signal may lag, the signal goes to the hold before it, if that one is known to be gone and has no
-    /// signal yet, unless a call is just learning that the latest is gone, or the client shuts down.
+    /// signal yet, unless a call is just learning that the latest is gone. A signal lags as little behind the
+    /// answer that the hold is gone.
     pub(super) fn note_signals(&mut self, records: &'a [Record]) {
         let lag = SIGNAL_LAG * ns(self.settings.scheduling);
         let mut by_key: HashMap<Key, Vec<usize>> = HashMap::new();
@@ -131,14 +132,14 @@ impl<'a> Model<'a> {
             let latest = begun.next();
             let missing = |hold: &&usize| {
                 let hold = &self.holds[**hold];
-                let gone = hold.replaced.is_some() || self.release_failed(hold).is_some();
-                hold.lost.is_none() && gone
+                let failed = self.release_failed(hold).map(|op| op.span);
+                let gone = hold.replaced.into_iter().chain(failed);
+                let gone = gone.map(|by| by.until.saturating_add(lag)).max();
+                hold.lost.is_none() && gone.is_some_and(|until| *t <= until)
             };
             let starts = latest.is_some_and(|hold| first(hold).until.saturating_add(lag) > *t);
             let is_of_latest = latest.is_some_and(|hold| self.is_reported(&self.holds[*hold], *t));
             let before = begun.next().filter(missing);
-            // A client that shuts down announces that to what it holds then.
-            let is_of_latest = is_of_latest || reason == "Shutdown";
             let before = before.filter(|_| starts && !is_of_latest);
             let hold = before.or(latest);
             if let Some(hold) = hold.copied() {

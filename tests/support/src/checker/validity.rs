@@ -180,9 +180,14 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
         notified.saturating_sub(before).min(first.span.from),
         notified,
     );
+    // A read may enter what its client had before.
+    let deleted_in = match hold.kind {
+        LockKind::Read => looked_at,
+        _ => Span::new(first.span.from, notified),
+    };
     let excused = model.disturbed(hold.client, looked_at)
         || hold.end == End::Deleted
-        || may_be_deleted(model, hold, Span::new(first.span.from, notified));
+        || may_be_deleted(model, hold, deleted_in);
     let due = first
         .span
         .from
