@@ -50,7 +50,7 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
     let settings = &model.settings;
     let faults = model.excuses(op);
     let cap = ns(settings.backoff_cap) + ns(settings.scheduling) + ns(settings.clean_wake);
-    for free in busy.gaps(op) {
+    for free in busy.gaps(model, op) {
         let polled = op.unpolled.gaps(free).into_iter();
         for calm in polled.flat_map(|polled| faults.gaps(polled)) {
             report.looked(Invariant::I5);
@@ -186,17 +186,23 @@ impl<'m> Busy<'m> {
         (others.count() as u64 * 4).div_ceil(3)
     }
 
-    fn gaps(&self, op: &Op) -> Vec<Span> {
-        let of = if op.kind == LockKind::Multi {
-            &self.held
+    /// The stretches in which a caller waits and nobody has what it wants. A part of several locks that is deleted costs
+    /// their caller a round.
+    fn gaps(&self, model: &Model, op: &Op) -> Vec<Span> {
+        let (of, deleted) = if op.kind == LockKind::Multi {
+            let hit = |(_, name, _): &&(Span, Option<&str>, _)| {
+                name.is_none_or(|name| op.names().any(|own| own == name))
+            };
+            let deleted = model.deleted.iter().filter(hit).map(|(when, _, _)| *when);
+            (&self.held, deleted.collect())
         } else {
-            &self.spans
+            (&self.spans, Vec::new())
         };
         let spans = op.names().map(|name| &of[&seen_by(op, name)]);
         let gaps = |gaps: Vec<Span>, spans: &Spans| {
             gaps.into_iter().flat_map(|gap| spans.gaps(gap)).collect()
         };
-        spans.fold(vec![op.span], gaps)
+        spans.fold(Spans::of(deleted).gaps(op.span), gaps)
     }
 
     /// The clean release that a stretch begins with, if nothing disturbed its client.
