@@ -46,7 +46,8 @@ for i = 6, 5 + count do
   scores[#scores + 1] = ARGV[i]
 end
 local back, restore = {}, {}
-local over = number and redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0, 100)
+local over = number and redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0,
+  math.max(100, count))
 for i = 1, over and #over or 0, 2 do
   if not own[over[i]] then
     back[#back + 1] = over[i]
@@ -81,6 +82,7 @@ if #back > 0 then redis.call('ZREM', taken, unpack(back)) end
 local counted = left ~= number and redis.pcall('INCRBY', free, string.format('%.0f', left - number))
 if failed(counted) then
   if #back > 0 then redis.call('ZADD', taken, unpack(restore)) end
+  if #back > 0 and taken_ttl_ms >= 0 then redis.call('PEXPIRE', taken, string.format('%.0f', taken_ttl_ms)) end
   return counted
 end
 local function wake()
@@ -93,9 +95,13 @@ if not granted then
   return math.max(0, math.ceil(tonumber(first) - now_ms))
 end
 
--- The records live as long as the number.
+-- The records live as long as the number, and as their leases, because somebody may make the number live longer.
 local recorded = redis.pcall('ZADD', taken, unpack(scores))
-if not failed(recorded) and ttl_ms >= 0 then recorded = redis.pcall('PEXPIRE', taken, string.format('%.0f', ttl_ms)) end
+if not failed(recorded) and ttl_ms >= 0 then
+  local last = redis.pcall('ZRANGE', taken, -1, -1, 'WITHSCORES')
+  local left_ms = failed(last) and 0 or math.max(ttl_ms, tonumber(last[2]) - now_ms)
+  recorded = failed(last) and last or redis.pcall('PEXPIRE', taken, string.format('%.0f', left_ms))
+end
 if not failed(recorded) and ttl_ms < 0 and taken_ttl_ms >= 0 then recorded = redis.pcall('PERSIST', taken) end
 if failed(recorded) then
   if #missing > 0 then

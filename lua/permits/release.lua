@@ -27,11 +27,12 @@ for i = 3, 2 + count do
     restore[#restore + 1], restore[#restore + 2] = ends, ARGV[i]
   end
 end
-if #mine == 0 then return -5 end
-local ttl_ms = redis.call('PTTL', free)
+local ttl_ms = redis.call('PTTL', taken)
 
--- A write that needs no memory comes first: behind it Redis refuses none.
-redis.call('ZREM', taken, unpack(mine))
+-- A write that needs no memory comes first: behind it Redis refuses none, and a server that became a replica refuses it,
+-- also when nothing is removed.
+redis.call('ZREM', taken, unpack(#mine > 0 and mine or { '' }))
+if #mine == 0 then return -5 end
 local left = redis.pcall('INCRBY', free, #mine)
 if type(left) == 'table' then
   redis.call('ZADD', taken, unpack(restore))

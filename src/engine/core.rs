@@ -597,8 +597,10 @@ pub(crate) fn settle_release(
     if over {
         core.schedule.forget(hold);
     }
-    // A hold that was lost before this was reported then.
-    if is_missing && hold.phase() == Phase::Ended && hold.outcome().is_err() {
+    // A hold that was lost before this was reported then. One that was never granted, or whose lease is over by itself, is
+    // no loss.
+    let was_due = hold.with(|state| state.is_due_in_redis(now));
+    if is_missing && was_due && hold.phase() == Phase::Ended && hold.outcome().is_err() {
         core.report_loss(hold, LostReason::Missing);
     }
     failure.map_or(Ok(()), Err)

@@ -32,7 +32,9 @@ const MOST_PERMITS: i64 = i32::MAX as i64;
 /// one there are none, and an acquire waits.
 ///
 /// **Never more valid permits than there are**, with the limits of a lock. One more: if the number is deleted, and Java sets
-/// it anew before a program of this crate looks at it, permits that were taken before come back once too often.
+/// it anew before a program of this crate looks at it, permits that were taken before come back once too often. And if
+/// Java gave the number a time to live, its permits end with it: who has one learns that at the next renewal, with a fixed
+/// lease never, and others may have the permits of a new number by then.
 ///
 /// **Order.** Inside a client requests are granted in the order of the calls. A request that has waited for 100 ms precedes
 /// younger ones of other clients of this crate: they leave it as many permits as it asks for, so one for many does not

@@ -17,7 +17,16 @@ use crate::error::LostReason;
 /// Maps names of locks to a few values of the label `lock`.
 type LockLabel = fn(&str) -> Option<&'static str>;
 
-const KINDS: [&str; 7] = ["plain", "fenced", "fair", "read", "write", "spin", "simple"];
+const KINDS: [&str; 8] = [
+    "plain",
+    "fenced",
+    "fair",
+    "read",
+    "write",
+    "spin",
+    "simple",
+    "semaphore",
+];
 
 /// The instruments of a client; none before it connects.
 #[derive(Clone, Default)]

@@ -46,7 +46,7 @@ const MOST_WAITING: usize = 1_024;
 pub struct LostHold {
     /// The lock's name, without the client's prefix.
     pub name: String,
-    /// `plain`, `fenced`, `fair`, `read`, `write`, `spin` or `simple`.
+    /// `plain`, `fenced`, `fair`, `read`, `write`, `spin`, `simple` or `semaphore`.
     pub kind: &'static str,
     /// Why.
     pub reason: LostReason,

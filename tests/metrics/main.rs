@@ -1,4 +1,5 @@
 //! Metrics, by a real recorder that a real scrape reads. The recorder is that of the process, so one test has all the load.
+#![cfg(feature = "metrics")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -232,3 +232,43 @@ async fn stats_show_what_is_held_what_waits_and_what_fails() {
         "{over:?}"
     );
 }
+
+/// A place in a fair queue is given back by a release that finds no hold. That is no loss.
+#[tokio::test]
+async fn a_wait_that_ends_without_a_grant_is_no_loss() {
+    let server = RedisServer::start();
+    let losses = Losses::default();
+    let holder = Client::connect(&server.url()).await.unwrap();
+    let waiter = losses.of(short(&server)).connect().await.unwrap();
+    let held = holder.get_fair_lock("line").lock().await.unwrap();
+    for _ in 0..3 {
+        let lock = waiter.get_fair_lock("line");
+        assert!(lock.try_lock(ms(50), LONG).await.unwrap().is_none());
+    }
+    eventually("no place is left", LONG, async || {
+        server.keys().await == ["line"]
+    })
+    .await;
+    held.unlock().await.unwrap();
+    // A real loss comes behind whatever was reported before.
+    let lost = waiter.get_lock("lost").lock().await.unwrap();
+    assert!(holder.get_lock("lost").force_unlock().await.unwrap());
+    let reported = losses.until(1).await;
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!(reported[0].name, "lost");
+    drop(lost);
+}
+
+#[tokio::test]
+async fn a_permit_is_a_hold_of_the_kind_semaphore() {
+    let server = RedisServer::start();
+    let losses = Losses::default();
+    let client = losses.of(short(&server)).connect().await.unwrap();
+    let permit = client.get_semaphore("permits").with_permits(3);
+    let permit = permit.acquire_many(2).await.unwrap();
+    assert_eq!(client.stats().holds, 1);
+    server.cmd(&["DEL", "permits"]).await;
+    let reported = losses.until(1).await;
+    assert_eq!((reported[0].kind, reported.len()), ("semaphore", 1));
+    drop(permit);
+}

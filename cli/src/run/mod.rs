@@ -156,9 +156,11 @@ impl<'a> Run<'a> {
                 }
             }
             tokio::select! {
+                // First, because a loss that Redis reported leaves the grace, unlike a validity that ends.
+                biased;
+                reason = guard.lost(), if lost.is_none() => lost = Some(reason),
                 _ = ends.recv() => {}
                 signal = self.signals.next() => child.pass(signal),
-                reason = guard.lost(), if lost.is_none() => lost = Some(reason),
                 () = sleep(deadline.pause(now, left)) => {}
             }
         }

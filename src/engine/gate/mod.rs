@@ -459,8 +459,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             Seat::Held { hold, .. } => Some(hold),
             _ => None,
         };
+        let permits = self.own_seats.iter().filter_map(Seat::occupant);
         let held = |hold: &&Arc<Hold>| hold.phase() == Phase::Held && !hold.is_abandoned();
-        self.reads().chain(own).filter(held).count()
+        self.reads().chain(own).chain(permits).filter(held).count()
     }
 
     /// How many callers wait.

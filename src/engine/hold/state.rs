@@ -222,6 +222,11 @@ impl HoldState {
         self.held_since
     }
 
+    /// Whether it was granted and its lease is not over: Redis should have it, unless somebody took it away.
+    pub(crate) fn is_due_in_redis(&self, now: Moment) -> bool {
+        self.held_since != Moment::default() && now < self.lease_ends
+    }
+
     /// Up to when the client vouches for it, while it is held. A read that the watchdog keeps has no end of its own
     /// (6).
     pub(crate) fn valid_until(&self) -> Moment {

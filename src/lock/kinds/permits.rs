@@ -228,6 +228,7 @@ impl Permits {
 impl Commands for Permits {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: "semaphore",
             needs_time: true,
             permits: Some(self.count),
             ..KindRules::DEFAULT
