@@ -250,6 +250,36 @@ async fn release_gives_back_what_is_recorded_once() {
     assert!(scene.heard().await.is_empty(), "none is free");
 }
 
+/// As Java's `addPermits` does, which sets the number anew.
+#[tokio::test]
+async fn no_permit_is_lost_when_the_number_outlives_its_ttl() {
+    let scene = Scene::of_permits("2").await;
+    for renewed in [false, true] {
+        scene.server.cmd(&["SET", LOCK, "2", "PX", "200"]).await;
+        scene.ask(acquire("30000", &["a"])).await;
+        if renewed {
+            assert_eq!(scene.ask(renew("40000", &["a"])).await, (-2, 0));
+        }
+        let ttl = scene.server.pttl(RECORDS).await;
+        assert!(ttl > 29_000, "{ttl}");
+        scene.server.cmd(&["PERSIST", LOCK]).await;
+        assert_eq!(scene.ask(release(&["a"])).await, (-7, 1));
+        assert_eq!(scene.counted().await, (Some(2), ids(&[])));
+    }
+}
+
+#[tokio::test]
+async fn one_try_takes_back_as_many_ended_permits_as_it_asks_for() {
+    let scene = Scene::of_permits("0").await;
+    let ended: Vec<_> = (0..200).map(|number| format!("ended{number}")).collect();
+    for id in &ended {
+        scene.record("1", id).await;
+    }
+    let wanted: Vec<_> = (0..200).map(|number| format!("new{number}")).collect();
+    let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
+    assert_eq!(scene.ask(acquire("30000", &wanted)).await, (-2, 0));
+}
+
 #[tokio::test]
 async fn renew_lengthens_the_leases_of_permits_that_are_recorded() {
     let mut scene = Scene::of_permits("3").await;
@@ -547,4 +577,7 @@ async fn a_server_that_cannot_write_says_so_and_not_lost() {
         let refused = scene.permits(renew("1000", &["a"])).await.unwrap_err();
         assert_eq!(code(&refused), Some("READONLY"), "{refused}");
     }
+    // Its data may be older than the permit.
+    let refused = scene.permits(release(&["b"])).await.unwrap_err();
+    assert_eq!(code(&refused), Some("READONLY"), "{refused}");
 }
