@@ -14,9 +14,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A command that says that it runs, and ends with status 0 when its input does.
 pub(crate) const UNTIL_EOF: [&str; 3] = ["sh", "-c", "echo ready; cat >/dev/null"];
 
+/// A shell that runs tests in the background makes them ignore these, and `run` leaves ignored what it finds ignored.
+pub(crate) const HEEDING_SIGNALS: [&str; 2] = ["env", "--default-signal=INT,QUIT"];
+
 /// `watchlock` with these arguments, without a terminal, and without variables of the caller.
 pub(crate) fn watchlock(arguments: &[&str]) -> Command {
     let mut command = Command::new("setsid");
+    command.args(HEEDING_SIGNALS);
     command.arg(env!("CARGO_BIN_EXE_watchlock")).args(arguments);
     for name in ["URL", "SERVER_URL", "NAME", "HOLD", "TOKEN", "HELD"] {
         command.env_remove(format!("WATCHLOCK_{name}"));

@@ -11,7 +11,7 @@ use watchlock_support::eventually;
 use watchlock_support::process::is_alive;
 use watchlock_support::server::RedisServer;
 
-use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, said};
+use crate::job::{HEEDING_SIGNALS, Job, PATIENCE, UNTIL_EOF, at, gone, said};
 
 #[tokio::test]
 async fn a_signal_ends_the_wait_and_leaves_nothing() {
@@ -157,7 +157,9 @@ fn in_a_terminal_the_command_stays_in_the_group_and_gets_each_signal_once() {
     let script = "n=; trap 'n=i$n' INT; trap 'echo got $n; exit 6' TERM; \
                   read -r p c s pp group rest </proc/$$/stat; echo group $group of $PPID; while :; do sleep 0.01; done";
     let mut job = Command::new("setsid")
-        .args(["--ctty", program, "run", "x", "sh", "-c", script])
+        .arg("--ctty")
+        .args(HEEDING_SIGNALS)
+        .args([program, "run", "x", "sh", "-c", script])
         .env("WATCHLOCK_URL", server.url())
         .stdin(Stdio::from(side.try_clone().expect("a copy")))
         .stdout(Stdio::from(side.try_clone().expect("a copy")))
