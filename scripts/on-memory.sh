@@ -15,6 +15,7 @@ f8_an_evicted_hold_is_lost | it does not measure memory, so it evicts nothing
 loading_is_waited_for_and_holds_live_through_it | nothing is loaded from a disk
 masterdown_is_waited_for | it is no replica of another server
 f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone | a key of this test is a stream, and it has none
+f12_a_key_that_is_no_lock_has_no_holders | the same
 verify_finds_strangers_and_other_types | the same
 misconf_is_refused_and_passes | it has no disk that could fail
 "
