@@ -58,7 +58,7 @@ impl Locks {
         with_lock!(self, kind, name, lock => lock.into())
     }
 
-    /// Who holds it, as far as Redis tells.
+    /// The holders that Redis shows.
     pub(crate) async fn holders(&self, kind: Kind, name: &str) -> Vec<Holder> {
         let holders = with_lock!(self, kind, name, lock => lock.holders().await);
         holders.unwrap_or_default()

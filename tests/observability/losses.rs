@@ -1,4 +1,4 @@
-//! `on_lost`, which tells the application of lost holds, and `stats`.
+//! `on_lost`, which reports lost holds to the application, and `stats`.
 
 use std::sync::Arc;
 use std::time::Duration;

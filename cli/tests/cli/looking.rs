@@ -248,7 +248,7 @@ async fn release_ends_the_hold_of_each_kind() {
         let run = ["run", "--kind", kind, "--watchdog", "3", kind];
         let mut job = Job::start(at(&server, &run).args(UNTIL_EOF));
         assert_eq!(job.line(), "ready");
-        // A waiter, so that a fair lock can be told from a plain one. Who reads waits for no reader.
+        // Only a queue distinguishes a fair lock from a plain one, so somebody waits. A reader does not wait for a reader.
         let other = if kind == "read" { "write" } else { kind };
         let waits = ["run", "--kind", other, kind, "echo", "in"];
         let mut waiter = Job::start(&mut at(&server, &waits));
