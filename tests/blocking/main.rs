@@ -98,11 +98,10 @@ fn a_plain_thread_has_every_kind_and_verb() {
     assert_eq!(imports.available_permits().unwrap(), 2);
     let leased = client.get_permit_expirable_semaphore("leased");
     assert!(leased.try_set_permits(3).unwrap());
-    let id = leased.acquire().unwrap().ids()[0];
-    assert!(
-        !leased.release_permit(id).unwrap(),
-        "it was given back by the drop"
-    );
+    let permit = leased.acquire().unwrap();
+    let id = permit.ids()[0];
+    permit.release().unwrap();
+    assert!(!leased.release_permit(id).unwrap(), "it was given back");
     assert!(client.shutdown(MINUTE).is_clean());
     client.shutting_down();
     assert!(matches!(tick.lock(), Err(Error::Closed)));
