@@ -1,11 +1,13 @@
-//! Clients, owners and locks of each kind.
+//! Clients, owners and locks of each kind, and semaphores.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lock, MultiLock, Owner, Quorum, QuorumOwner};
-use watchlock::{ShutdownReport, WriteLock};
+use watchlock::{Client, Error, Lease, Lock, MultiLock, Owner, Permit, PermitExpirableSemaphore};
+use watchlock::{Quorum, QuorumOwner, Semaphore, ShutdownReport, WriteLock};
 use watchlock_support::history::LockKind;
+
+use crate::plan::Plan;
 
 /// A lock of one server, of a client or of an owner.
 macro_rules! of_one {
@@ -51,7 +53,63 @@ pub enum AnyOwner {
     Quorum(QuorumOwner),
 }
 
+/// A semaphore of either kind.
+pub enum AnySemaphore {
+    Plain(Semaphore),
+    WithIds(PermitExpirableSemaphore),
+}
+
+impl AnySemaphore {
+    pub async fn take(
+        &self,
+        count: u32,
+        wait: Duration,
+        lease: Lease,
+    ) -> Result<Option<Permit>, Error> {
+        match self {
+            Self::Plain(semaphore) => semaphore.try_acquire_many(count, wait, lease).await,
+            Self::WithIds(semaphore) => semaphore.try_acquire_many(count, wait, lease).await,
+        }
+    }
+
+    pub async fn run<T>(&self, body: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
+        match self {
+            Self::Plain(semaphore) => semaphore.run(body).await,
+            Self::WithIds(semaphore) => semaphore.run(body).await,
+        }
+    }
+
+    pub async fn available_permits(&self) -> Result<i64, Error> {
+        match self {
+            Self::Plain(semaphore) => semaphore.available_permits().await,
+            Self::WithIds(semaphore) => semaphore.available_permits().await,
+        }
+    }
+
+    pub async fn delete(&self) -> Result<bool, Error> {
+        match self {
+            Self::Plain(semaphore) => semaphore.delete().await,
+            Self::WithIds(semaphore) => semaphore.delete().await,
+        }
+    }
+}
+
 impl AnyClient {
+    /// The semaphore of a name; none in a quorum.
+    pub fn semaphore(&self, plan: &Plan, name: usize) -> Option<AnySemaphore> {
+        let Self::One(client) = self else {
+            return None;
+        };
+        let called = format!("name:{name}");
+        Some(if plan.has_ids(name) {
+            let semaphore = client.get_permit_expirable_semaphore(called);
+            AnySemaphore::WithIds(semaphore.with_permits(plan.permits))
+        } else {
+            let semaphore = client.get_semaphore(called);
+            AnySemaphore::Plain(semaphore.with_permits(plan.permits))
+        })
+    }
+
     pub fn new_owner(&self) -> AnyOwner {
         match self {
             Self::One(client) => AnyOwner::One(client.new_owner()),

@@ -1,5 +1,5 @@
 //! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND]
-//! [--quorum] [--until-failed] [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,…]`. A trace
+//! [--quorum] [--permits] [--until-failed] [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,…]`. A trace
 //! shows what a watched command, such as `LRANGE queue 0 -1`, answers each time that its answer has changed. With `--shrink`
 //! a plan that fails is made smaller; the last five options are what it prints, and run the smaller plan.
 
@@ -24,6 +24,7 @@ struct Wanted {
     trace: bool,
     watched: Option<String>,
     quorum: bool,
+    permits: bool,
     /// Ends with the first seed that fails.
     until_failed: bool,
     shrink: bool,
@@ -42,6 +43,7 @@ impl Wanted {
             trace: false,
             watched: None,
             quorum: false,
+            permits: false,
             until_failed: false,
             shrink: false,
             changes: Vec::new(),
@@ -58,6 +60,7 @@ impl Wanted {
                 "--trace" => wanted.trace = true,
                 "--watch" => wanted.watched = Some(args.next()?),
                 "--quorum" => wanted.quorum = true,
+                "--permits" => wanted.permits = true,
                 "--until-failed" => wanted.until_failed = true,
                 "--shrink" => wanted.shrink = true,
                 option => wanted.changes.push(change(option, &args.next()?)?),
@@ -69,6 +72,8 @@ impl Wanted {
     fn plan(&self, seed: u64) -> Plan {
         let mut plan = if self.quorum {
             Plan::of_quorum(seed)
+        } else if self.permits {
+            Plan::of_permits(seed)
         } else {
             Plan::of(seed)
         };
@@ -98,7 +103,7 @@ fn change(option: &str, value: &str) -> Option<Change> {
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
         eprintln!(
-            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--until-failed] \
+            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--permits] [--until-failed] \
              [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,...]"
         );
         return ExitCode::from(2);
@@ -126,7 +131,7 @@ fn main() -> ExitCode {
             if wanted.shrink {
                 (plan, outcome) = shrink(plan, outcome, RUNS);
             }
-            println!("seed {seed}: again with `{}`", again(&plan));
+            println!("seed {seed}: again with `{}`", plan.again());
             for violation in outcome.violations.iter().take(3) {
                 println!("    {violation}");
             }
@@ -146,14 +151,6 @@ fn main() -> ExitCode {
         took.as_secs(),
     );
     ExitCode::from(u8::from(failed > 0))
-}
-
-/// The command that runs a plan again.
-fn again(plan: &Plan) -> String {
-    let quorum = if plan.servers > 1 { " QUORUM=1" } else { "" };
-    let smaller = Some(plan.smaller()).filter(|options| !options.is_empty());
-    let smaller = smaller.map_or_else(String::new, |options| format!(" SMALLER='{options}'"));
-    format!("make simulate SEEDS={}{quorum} TRACE=1{smaller}", plan.seed)
 }
 
 fn print_all(outcome: &Outcome) {

@@ -12,10 +12,10 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Sleep, sleep, timeout};
-use watchlock::{Error, HoldView, Lease, Lock, LockExt, LockGuard, LostReason, WriteGuard};
+use watchlock::{Error, HoldView, Lease, Lock, LockExt, LockGuard, LostReason, Permit, WriteGuard};
 use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
 
-use crate::locks::{AnyClient, AnyOwner};
+use crate::locks::{AnyClient, AnyOwner, AnySemaphore};
 use crate::plan::{Ending, Midst, Plan, Section};
 use crate::story::Story;
 
@@ -52,20 +52,47 @@ enum Held {
     Any(LockGuard),
     /// One that can be downgraded.
     Write(WriteGuard),
+    Permits(Permit),
 }
 
 impl Held {
-    fn level(&self) -> &LockGuard {
+    fn hold(&self) -> HoldView {
         match self {
-            Self::Any(guard) => guard,
-            Self::Write(guard) => guard,
+            Self::Any(guard) => guard.hold(),
+            Self::Write(guard) => guard.hold(),
+            Self::Permits(permit) => permit.hold(),
         }
     }
 
-    fn into_level(self) -> LockGuard {
+    fn hold_count(&self) -> u32 {
         match self {
-            Self::Any(guard) => guard,
-            Self::Write(guard) => guard.into(),
+            Self::Any(guard) => guard.hold_count(),
+            Self::Write(guard) => guard.hold_count(),
+            Self::Permits(_) => 1,
+        }
+    }
+
+    fn token(&self) -> Option<u64> {
+        let token = match self {
+            Self::Any(guard) => guard.fencing_token(),
+            Self::Write(_) | Self::Permits(_) => None,
+        };
+        token.map(watchlock::FencingToken::as_u64)
+    }
+
+    async fn verify(&self) -> Result<(), Error> {
+        match self {
+            Self::Any(guard) => guard.verify().await,
+            Self::Write(guard) => guard.verify().await,
+            Self::Permits(permit) => permit.verify().await,
+        }
+    }
+
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        match self {
+            Self::Any(guard) => guard.extend(lease).await,
+            Self::Write(guard) => guard.extend(lease).await,
+            Self::Permits(permit) => permit.extend(lease).await,
         }
     }
 }
@@ -87,6 +114,7 @@ struct Site<'a> {
     section: &'a Section,
     name: &'a str,
     lock: Arc<dyn Lock>,
+    semaphore: Option<AnySemaphore>,
 }
 
 impl Actor {
@@ -109,6 +137,9 @@ impl Actor {
             section,
             name: &name,
             lock: owner.lock_of(section.kind, &name),
+            semaphore: (section.kind.is_counted())
+                .then(|| self.client.semaphore(&self.plan, section.names[0]))
+                .flatten(),
         };
         let (views, seen) = unbounded_channel();
         if section.runs {
@@ -156,24 +187,33 @@ impl Actor {
     /// A section whose body `run` or `try_run` calls. Returns whether all went well.
     async fn runs(&self, site: &Site<'_>, views: Views) -> bool {
         let section = site.section;
-        let wait_ms = section.wait_ms;
+        // A permit is waited for without a limit.
+        let wait_ms = section.wait_ms.filter(|_| site.semaphore.is_none());
         let lease_ms = section.leases_ms[0].filter(|_| wait_ms.is_some());
         let op = self.invoke(site, section.kind, Call::Acquire { wait_ms, lease_ms });
         let has_begun = AtomicBool::new(false);
         let release = Mutex::new(None);
-        let body = async |guard: &LockGuard| {
+        let body = async |view: HoldView, token: Option<u64>| {
             has_begun.store(true, Ordering::Relaxed);
-            self.granted(op, guard);
-            let _ = views.send((section.kind, guard.hold()));
+            self.story.returned(op, Outcome::Acquired(1), token);
+            let _ = views.send((section.kind, view));
             let begun = self.begins(section, op);
             sleep(section.hold).await;
             self.ends(section, &begun);
             *release.lock() = Some(self.invoke(site, section.kind, Call::Release));
         };
+        let of_lock = async |guard: &LockGuard| {
+            let token = guard.fencing_token().map(watchlock::FencingToken::as_u64);
+            body(guard.hold(), token).await;
+        };
         let lock = &*site.lock;
-        let answer = match wait_ms.map(Duration::from_millis) {
-            None => lock.run(body).await.map(Some),
-            Some(wait) => lock.try_run(wait, lease_of(lease_ms), body).await,
+        let answer = match (wait_ms.map(Duration::from_millis), &site.semaphore) {
+            (_, Some(semaphore)) => {
+                let of_permit = async |permit: &Permit| body(permit.hold(), None).await;
+                semaphore.run(of_permit).await.map(Some)
+            }
+            (None, None) => lock.run(of_lock).await.map(Some),
+            (Some(wait), None) => lock.try_run(wait, lease_of(lease_ms), of_lock).await,
         };
         let release = release.into_inner();
         match (answer, release) {
@@ -200,28 +240,28 @@ impl Actor {
     /// Holds the lock, and gives it back. Returns whether all went well.
     async fn held(&self, site: &Site<'_>, op: u64, first: Held, views: Views) -> bool {
         let section = site.section;
-        let _ = views.send((section.kind, first.level().hold()));
+        let _ = views.send((section.kind, first.hold()));
         let begun = self.begins(section, op);
         let mut guards = vec![first];
         for level in 1..section.leases_ms.len() {
             if let (_, Got::Level(guard)) = self.acquire(site, level).await {
-                if guard.level().hold_count() == 1 {
+                if guard.hold_count() == 1 {
                     // The hold before was lost, and another one has begun.
                     guards.clear();
-                    let _ = views.send((section.kind, guard.level().hold()));
+                    let _ = views.send((section.kind, guard.hold()));
                 }
                 guards.push(guard);
             }
         }
         match section.midst {
             Midst::Nothing | Midst::Downgrade => {}
-            Midst::Verify => drop(guards[0].level().verify().await),
+            Midst::Verify => drop(guards[0].verify().await),
             Midst::Extend(span) => {
                 let lease =
                     section.leases_ms[0].map_or(self.plan.watchdog_lease, Duration::from_millis);
                 // The history does not know of it, so it must not lengthen anything, however late it is sent.
                 let span = span.min(lease.saturating_sub(self.plan.command_timeout));
-                drop(guards[0].level().extend(span).await);
+                drop(guards[0].extend(span).await);
             }
         }
         sleep(section.hold).await;
@@ -232,7 +272,9 @@ impl Actor {
                 Held::Write(guard) if section.midst == Midst::Downgrade => {
                     self.downgrades(site, guard, &views).await
                 }
-                guard => self.give_back(site, section.kind, guard.into_level()).await,
+                Held::Write(guard) => self.give_back(site, section.kind, guard.into()).await,
+                Held::Any(guard) => self.give_back(site, section.kind, guard).await,
+                Held::Permits(permit) => self.gives_permits_back(site, permit).await,
             };
         }
         fine
@@ -253,7 +295,8 @@ impl Actor {
             }
         };
         // In this order, as there is no time between them.
-        self.granted(read, &guard);
+        self.story
+            .returned(read, Outcome::Acquired(guard.hold_count()), None);
         self.story.returned(written, Outcome::Released(0), None);
         let _ = views.send((LockKind::Read, guard.hold()));
         sleep(site.section.hold).await;
@@ -265,7 +308,7 @@ impl Actor {
         let from = self.story.now();
         let mut shared = self.shared.lock();
         let seen = section.names.iter().map(|name| {
-            if section.kind != LockKind::Read {
+            if section.kind != LockKind::Read && !section.kind.is_counted() {
                 shared[*name] = op;
             }
             shared[*name]
@@ -287,6 +330,9 @@ impl Actor {
         } = *begun;
         for (name, first) in section.names.iter().zip(&begun.seen) {
             let (first, seen) = (*first, self.shared.lock()[*name]);
+            if section.kind.is_counted() {
+                continue;
+            }
             self.story.push(if section.kind == LockKind::Read {
                 Record::Look {
                     op,
@@ -310,12 +356,6 @@ impl Actor {
     fn invoke(&self, site: &Site<'_>, kind: LockKind, call: Call) -> u64 {
         self.story
             .invoke(self.number, self.owner_number, kind, site.name, call)
-    }
-
-    fn granted(&self, op: u64, guard: &LockGuard) {
-        let token = guard.fencing_token().map(watchlock::FencingToken::as_u64);
-        let got = Outcome::Acquired(guard.hold_count());
-        self.story.returned(op, got, token);
     }
 
     fn failed(&self, error: &Error) -> Outcome {
@@ -349,7 +389,8 @@ impl Actor {
         };
         let got = match answer {
             Ok(Some(guard)) => {
-                self.granted(op, guard.level());
+                let got = Outcome::Acquired(guard.hold_count());
+                self.story.returned(op, got, guard.token());
                 Got::Level(guard)
             }
             Ok(None) => {
@@ -373,6 +414,10 @@ impl Actor {
         lease_ms: Option<u64>,
     ) -> Result<Option<Held>, Error> {
         let wait = wait_ms.map_or(Duration::MAX, Duration::from_millis);
+        if let (LockKind::Permits(count), Some(semaphore)) = (site.section.kind, &site.semaphore) {
+            let got = semaphore.take(count, wait, lease_of(lease_ms)).await;
+            return got.map(|permit| permit.map(Held::Permits));
+        }
         if site.section.midst == Midst::Downgrade
             && let Some(lock) = site.owner.write_lock(site.name)
         {
@@ -424,6 +469,16 @@ impl Actor {
                 self.released(op, left, lock.unlock().await).await
             }
         }
+    }
+
+    async fn gives_permits_back(&self, site: &Site<'_>, permit: Permit) -> bool {
+        if site.section.end == Ending::Drop {
+            self.invoke(site, site.section.kind, Call::Drop);
+            drop(permit);
+            return true;
+        }
+        let op = self.invoke(site, site.section.kind, Call::Release);
+        self.released(op, 0, permit.release().await).await
     }
 
     async fn released(&self, op: u64, left: u32, answer: Result<(), Error>) -> bool {

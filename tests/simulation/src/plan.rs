@@ -42,6 +42,8 @@ pub struct Plan {
     pub several: bool,
     /// Many owners want one name, each for a moment.
     pub is_crowd: bool,
+    /// How many permits each semaphore has.
+    pub permits: u32,
     /// The faults that are left out, by their numbers.
     pub skipped: Vec<usize>,
 }
@@ -84,13 +86,32 @@ impl Plan {
         Self::drawn(seed, 1)
     }
 
-    /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.
+    /// What it stands for when every name is a semaphore.
     #[must_use]
-    pub fn smaller(&self) -> String {
-        let whole = if self.servers == 1 {
-            Self::of(self.seed)
-        } else {
-            Self::of_quorum(self.seed)
+    pub fn of_permits(seed: u64) -> Self {
+        let mut plan = Self::of(seed);
+        plan.permits = 1 + u32::try_from(seed % 5).unwrap_or(0);
+        plan.kinds = vec![LockKind::Permits(plan.permits); plan.names];
+        plan.several = false;
+        plan
+    }
+
+    /// Whether every name is a semaphore.
+    pub fn is_of_permits(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.is_counted())
+    }
+
+    /// Whether the permits of a name have an id; those of every other one do.
+    pub fn has_ids(&self, name: usize) -> bool {
+        (self.seed % 2 == 0) == (name % 2 == 0)
+    }
+
+    /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.
+    fn smaller(&self) -> String {
+        let whole = match self.servers {
+            1 if self.is_of_permits() => Self::of_permits(self.seed),
+            1 => Self::of(self.seed),
+            _ => Self::of_quorum(self.seed),
         };
         let counts = [
             ("processes", self.processes, whole.processes),
@@ -107,6 +128,19 @@ impl Plan {
             options.push(format!("--skip {}", numbers.join(",")));
         }
         options.join(" ")
+    }
+
+    /// The command that runs it again.
+    #[must_use]
+    pub fn again(&self) -> String {
+        let of = match self.servers {
+            1 if self.is_of_permits() => " PERMITS=1",
+            1 => "",
+            _ => " QUORUM=1",
+        };
+        let smaller = Some(self.smaller()).filter(|options| !options.is_empty());
+        let smaller = smaller.map_or_else(String::new, |options| format!(" SMALLER='{options}'"));
+        format!("make simulate SEEDS={}{of} TRACE=1{smaller}", self.seed)
     }
 
     /// What it stands for on the servers of a quorum.
@@ -191,6 +225,7 @@ impl Plan {
             careless,
             several: several && !is_crowd,
             is_crowd,
+            permits: 1,
             skipped: Vec::new(),
         }
     }
@@ -260,6 +295,10 @@ impl Section {
         if kind == LockKind::Read && rng.u32(..3) == 0 {
             kind = LockKind::Write;
         }
+        if kind.is_counted() {
+            let many = rng.u32(..4) == 0;
+            kind = LockKind::Permits(if many { rng.u32(1..=plan.permits) } else { 1 });
+        }
         let wait_ms = match rng.u32(..10) {
             0..4 => None,
             4..6 => Some(0),
@@ -268,7 +307,8 @@ impl Section {
             _ if plan.drifts.iter().any(|drift| *drift != 0) => Some(rng.u64(400..2_000)),
             _ => Some(rng.u64(400..20_000)),
         };
-        let levels = if kind != LockKind::Read && !plan.is_crowd && rng.u32(..4) == 0 {
+        let is_entered_again = kind != LockKind::Read && !kind.is_counted();
+        let levels = if is_entered_again && !plan.is_crowd && rng.u32(..4) == 0 {
             rng.usize(2..4)
         } else {
             1
@@ -305,6 +345,9 @@ impl Section {
         let rests = careless && wait_ms.is_none() && rng.bool();
         let gives_up = careless && rng.bool();
         let runs = leases_ms.len() == 1 && !careless && rng.u32(..8) == 0;
+        if runs && kind.is_counted() {
+            kind = LockKind::Permits(1);
+        }
         let downgrades = kind == LockKind::Write && leases_ms == [None] && rng.bool();
         Self {
             names,
@@ -314,6 +357,7 @@ impl Section {
             hold,
             pause: Duration::from_millis(if rng.u32(..3) == 0 { rng.u64(..50) } else { 0 }),
             end: match rng.u32(..22) {
+                15.. if kind.is_counted() => Ending::Drop,
                 0..15 => Ending::Unlock,
                 15..19 => Ending::Drop,
                 19 => Ending::LetExpire,

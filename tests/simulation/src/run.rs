@@ -10,14 +10,14 @@ use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use watchlock::__simulation::{self as simulated, Process};
-use watchlock::{Client, Lease, Quorum};
+use watchlock::{Client, Error, Lease, Quorum};
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::{LockKind, Record};
 use watchlock_test::core::Reply;
 
 use crate::faults;
 use crate::guard;
-use crate::locks::AnyClient;
+use crate::locks::{AnyClient, AnySemaphore};
 use crate::owner::{Actor, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
 use crate::story::Story;
@@ -166,10 +166,14 @@ impl Members {
         let Some((process, Some(client))) = found else {
             return false;
         };
-        let kind = self.inner.plan.kinds[name];
+        let plan = Arc::clone(&self.inner.plan);
         let forced = process.run(async move {
-            let name = format!("name:{name}");
-            client.force_unlock(kind, &name).await
+            let kind = plan.kinds[name];
+            let semaphore = client.semaphore(&plan, name);
+            match semaphore.filter(|_| kind.is_counted()) {
+                Some(semaphore) => semaphore.delete().await,
+                None => client.force_unlock(kind, &format!("name:{name}")).await,
+            }
         });
         forced.await.is_ok()
     }
@@ -368,30 +372,38 @@ async fn ended(member: &mut Member, within: Duration) -> Vec<String> {
     found
 }
 
-/// The place of a waiter that was killed stays in the queue of a fair lock until somebody comes by. Everybody else is gone,
-/// so whoever comes gets the lock.
+/// The place of a waiter that was killed stays in the queue of a fair lock until somebody comes by, and so do permits of dead
+/// holders. Everybody else is gone, so whoever comes gets the lock, and all permits.
 async fn visit(plan: &Plan, violations: &mut Vec<String>) {
     let names = plan.kinds.iter().enumerate();
-    let fair: Vec<usize> = names
-        .filter_map(|(name, kind)| (*kind == LockKind::Fair).then_some(name))
+    let kept = |kind: LockKind| kind == LockKind::Fair || kind.is_counted();
+    let kept: Vec<usize> = names
+        .filter_map(|(name, kind)| kept(*kind).then_some(name))
         .collect();
-    if fair.is_empty() {
+    if kept.is_empty() {
         return;
     }
     let plan = Arc::new(plan.clone());
     let visiting = Process::new(plan.processes).run(async move {
-        let AnyClient::One(client) = connected(plan).await else {
-            return Vec::new();
-        };
+        let client = connected(Arc::clone(&plan)).await;
         let mut kept_out = Vec::new();
-        for name in fair {
-            let lock = client.get_fair_lock(format!("name:{name}"));
-            match lock.try_lock(Duration::from_secs(1), Lease::Watchdog).await {
-                Ok(Some(guard)) => drop(guard.unlock().await),
-                Ok(None) => kept_out.push(format!("nobody can get \"name:{name}\" any more")),
-                Err(error) => {
-                    kept_out.push(format!("the last visitor of \"name:{name}\": {error}"));
-                }
+        for name in kept {
+            let called = format!("name:{name}");
+            let lock = client.lock_of(plan.kinds[name], &called);
+            let semaphore = client.semaphore(&plan, name);
+            let (wait, lease) = (Duration::from_secs(1), Lease::Watchdog);
+            let got = match semaphore.filter(|_| plan.kinds[name].is_counted()) {
+                Some(semaphore) => all_permits(&semaphore, &plan).await,
+                None => match lock.try_lock(wait, lease).await {
+                    Ok(Some(guard)) => guard.unlock().await.map(|()| true),
+                    Ok(None) => Ok(false),
+                    Err(error) => Err(error),
+                },
+            };
+            match got {
+                Ok(true) => {}
+                Ok(false) => kept_out.push(format!("nobody can get \"{called}\" any more")),
+                Err(error) => kept_out.push(format!("the last visitor of \"{called}\": {error}")),
             }
         }
         client.shutdown(Duration::from_secs(5)).await;
@@ -403,6 +415,18 @@ async fn visit(plan: &Plan, violations: &mut Vec<String>) {
     }
 }
 
+/// Takes all permits at once, and gives them back. Returns whether they are all there before and after.
+async fn all_permits(semaphore: &AnySemaphore, plan: &Plan) -> Result<bool, Error> {
+    let (wait, lease) = (Duration::from_secs(1), Lease::Watchdog);
+    let Some(all) = semaphore.take(plan.permits, wait, lease).await? else {
+        return Ok(false);
+    };
+    let none_left = semaphore.available_permits().await? == 0;
+    all.release().await?;
+    let all_left = semaphore.available_permits().await? == i64::from(plan.permits);
+    Ok(none_left && all_left)
+}
+
 /// Nothing is left once everything has had time to end.
 async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
     sleep(plan.watchdog_lease + Duration::from_secs(90)).await;
@@ -412,8 +436,8 @@ async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
             let keys = texts(store.run(&[&b"KEYS"[..], b"*"]));
             (keys, texts(store.run(&[&b"PUBSUB"[..], b"CHANNELS"])))
         });
-        // The counter of the tokens stays.
-        left.retain(|key| !key.contains("token"));
+        // The counter of the tokens stays, and the number of a semaphore's permits.
+        left.retain(|key| !key.contains("token") && !is_number(plan, key));
         if !left.is_empty() {
             violations.push(format!("keys are left on server {server}: {left:?}"));
         }
@@ -424,6 +448,11 @@ async fn leftovers(world: &World, plan: &Plan, violations: &mut Vec<String>) {
             ));
         }
     }
+}
+
+fn is_number(plan: &Plan, key: &str) -> bool {
+    let mut kinds = plan.kinds.iter().enumerate();
+    kinds.any(|(name, kind)| kind.is_counted() && key == format!("name:{name}"))
 }
 
 fn texts(reply: Reply) -> Vec<String> {
@@ -454,6 +483,7 @@ fn settings(plan: &Plan) -> Settings {
         cleanup: Duration::from_secs(1) + 3 * round_trip,
         drift: MOST_DRIFT,
         has_far_clients: round_trip > LONGEST_GAP,
+        permits: plan.permits,
         ..Settings::default()
     }
 }

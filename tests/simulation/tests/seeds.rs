@@ -1,4 +1,5 @@
-//! Seeds that run in each `make test`: 0 to 199 on one server and 0 to 49 on the servers of a quorum, each for at most
+//! Seeds that run in each `make test`: 0 to 199 on one server 0 to 49 on the servers of a quorum and of semaphores, each
+//! for at most
 //! `SIMULATION_SECONDS` (20), and some twice. `make simulate` runs others.
 
 use std::time::{Duration, Instant};
@@ -8,12 +9,7 @@ use watchlock_simulation::{Outcome, Plan, Traced, run};
 fn fine(plan: &Plan) -> Outcome {
     let outcome = run(plan, Traced::Sum);
     let found = &outcome.violations;
-    let quorum = if plan.servers > 1 { " QUORUM=1" } else { "" };
-    assert!(
-        found.is_empty(),
-        "{found:#?}\nagain: make simulate SEEDS={}{quorum}",
-        plan.seed
-    );
+    assert!(found.is_empty(), "{found:#?}\nagain: {}", plan.again());
     outcome
 }
 
@@ -45,6 +41,11 @@ fn nothing_is_violated_by_seeds_that_failed() {
 #[test]
 fn nothing_is_violated_by_a_quorum() {
     all_fine((0..50).map(Plan::of_quorum));
+}
+
+#[test]
+fn nothing_is_violated_by_semaphores() {
+    all_fine((0..50).map(Plan::of_permits));
 }
 
 fn all_fine(plans: impl Iterator<Item = Plan>) {

@@ -20,7 +20,8 @@
 //!
 //! **Kinds of lock.** A hold has one kind. Readers share a name; for a reader it is free unless somebody writes or
 //! waits to write. For fenced locks the checker looks at the tokens (see `tokens`), for fair ones at the order (see
-//! `order`), for plain ones at whether others get in (see `turns`).
+//! `order`), for plain ones at whether others get in (see `turns`). Of a semaphore several may be certain at once, as long as
+//! they have no more permits than there are; it counts as held while the largest request for it may find too few.
 
 mod bounds;
 mod counts;
@@ -64,12 +65,14 @@ pub struct Settings {
     pub cleanup: Duration,
     /// How long a dead client may keep its place in the queue of a fair lock.
     pub dead_waiter: Duration,
-    /// How long a writer that was killed may keep readers out.
+    /// How long a writer that was killed may keep readers out, or a request for permits others.
     pub writer_mark: Duration,
     /// By how much the clocks of clients may run faster than that of the history, in millionths.
     pub drift: u32,
     /// Whether some client is further away than the longest gap, and gets a lock that others never leave by chance only.
     pub has_far_clients: bool,
+    /// How many permits each semaphore has.
+    pub permits: u32,
 }
 
 impl Default for Settings {
@@ -87,6 +90,7 @@ impl Default for Settings {
             writer_mark: Duration::from_secs(3),
             drift: 0,
             has_far_clients: false,
+            permits: 1,
         }
     }
 }

@@ -18,6 +18,8 @@ struct Control {
     file: &'static str,
     text: &'static str,
     instead: &'static str,
+    /// Runs seeds of semaphores.
+    permits: bool,
 }
 
 const fn control(
@@ -31,10 +33,23 @@ const fn control(
         file,
         text,
         instead,
+        permits: false,
     }
 }
 
-const CONTROLS: [Control; 26] = [
+const fn of_permits(
+    name: &'static str,
+    file: &'static str,
+    text: &'static str,
+    instead: &'static str,
+) -> Control {
+    Control {
+        permits: true,
+        ..control(name, file, text, instead)
+    }
+}
+
+const CONTROLS: [Control; 34] = [
     control(
         "a busy lock is not granted",
         "lua/lock/acquire.lua",
@@ -191,6 +206,54 @@ const CONTROLS: [Control; 26] = [
         "let at_rest = tasks.releases.is_empty() && !keeper.core.is_in_flight();",
         "let at_rest = true;",
     ),
+    of_permits(
+        "no more permits than there are",
+        "lua/permits/acquire.lua",
+        "local granted = #missing == 0 or left >= reserve",
+        "local granted = #missing == 0 or left >= reserve - 1",
+    ),
+    of_permits(
+        "a permit that is taken has a record",
+        "lua/permits/acquire.lua",
+        "local recorded = redis.pcall('ZADD', taken, unpack(scores))",
+        "local recorded = 0",
+    ),
+    of_permits(
+        "permits of dead holders return",
+        "lua/permits/acquire.lua",
+        "  if not own[over[i]] then",
+        "  if false then",
+    ),
+    of_permits(
+        "a release that runs twice gives back once",
+        "lua/permits/release.lua",
+        "if #mine == 0 then return -5 end\nlocal left = redis.pcall('INCRBY', free, #mine)",
+        "local left = redis.pcall('INCRBY', free, count)",
+    ),
+    of_permits(
+        "a release of permits is published",
+        "lua/permits/release.lua",
+        "heard = redis.pcall(ARGV[3 + count] or 'PUBLISH', channel, string.format('%.0f', left))",
+        "heard = 0",
+    ),
+    of_permits(
+        "a renewal prolongs the record of a permit",
+        "lua/permits/renew.lua",
+        "redis.call('ZADD', taken, 'XX', unpack(scores))",
+        "",
+    ),
+    of_permits(
+        "requests of a client are granted in the order of their calls",
+        "src/engine/gate/ticket.rs",
+        "if self.waiters.insert(number, waiter).is_none() {",
+        "if self.waiters.insert(u64::MAX - number, waiter).is_none() {",
+    ),
+    of_permits(
+        "an older request of another client is left what it needs",
+        "lua/permits/acquire.lua",
+        "reserve = math.max(reserve, n)",
+        "reserve = 0",
+    ),
 ];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -234,14 +297,14 @@ impl Control {
             return Err(format!("its text stands {count} times in {}", self.file).into());
         }
         fs::write(&file, sources.replace(self.text, self.instead))?;
-        let found = look(&tree);
+        let found = look(&tree, self.permits);
         fs::write(&file, sources)?;
         found
     }
 }
 
 /// Builds the simulation in this tree, and runs seeds until one fails.
-fn look(tree: &Path) -> Result<Option<String>> {
+fn look(tree: &Path, permits: bool) -> Result<Option<String>> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let built = Command::new(cargo)
         .args([
@@ -263,6 +326,7 @@ fn look(tree: &Path) -> Result<Option<String>> {
     }
     let ran = Command::new(tree.with_file_name("build").join("release/simulate"))
         .args(["--seeds", &format!("0..{SEEDS}"), "--until-failed"])
+        .args(permits.then_some("--permits"))
         .stdin(Stdio::null())
         .output()?;
     let said = String::from_utf8_lossy(&ran.stdout);

@@ -1,7 +1,7 @@
 //! I1: certain windows of one name never overlap, and nobody overwrites what a certain holder wrote.
 //!
 //! All kinds of lock exclude each other on a name, with two exceptions: readers share, and an owner may read under its
-//! own write. Several locks as one have each of their names.
+//! own write. Several locks as one have each of their names. Those who are certain of permits have no more than there are.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +34,11 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
     for hold in holds {
         report.looked(Invariant::I1);
         open.retain(|earlier| earlier.window.until > hold.window.from);
+        if hold.kind.is_counted() {
+            check_permits(model, name, &open, hold, report);
+            open.push(hold);
+            continue;
+        }
         let excluded = |earlier: &&&Hold| hold.window.len() > 0 && excludes(earlier, hold);
         for earlier in open.iter().filter(excluded) {
             let end = earlier.window.until.min(hold.window.until);
@@ -46,6 +51,18 @@ fn check_name(model: &Model, name: &str, holds: &[&Hold], report: &mut Report) {
             }
         }
         open.push(hold);
+    }
+}
+
+/// Whether one more hold has more permits than those that last leave.
+fn check_permits(model: &Model, name: &str, open: &[&Hold], hold: &Hold, report: &mut Report) {
+    let all = || open.iter().copied().chain([hold]);
+    let taken: u32 = all().map(|one| one.kind.weight()).sum();
+    let end = all().map(|one| one.window.until).min();
+    let by = end.unwrap_or(0).saturating_sub(hold.window.from);
+    if taken > model.settings.permits && by > 0 {
+        let evidence = all().flat_map(|one| model.evidence(one)).collect();
+        report.add(Breach::Overlap { by }, name, evidence);
     }
 }
 

@@ -93,7 +93,8 @@ pub(super) struct Model<'a> {
     stalls: Spans,
     faults: HashMap<u32, Spans>,
     faults_of_all: Spans,
-    /// For each fair lock, when one of its waiters was disturbed or dead: then nobody behind that waiter advances.
+    /// For each fair lock and semaphore, when one of its waiters was disturbed or dead: then nobody behind that waiter
+    /// advances.
     queues: HashMap<&'a str, Spans>,
     /// The longest lease that a reader of a name asked for.
     read_leases: HashMap<&'a str, Nanos>,
@@ -157,10 +158,10 @@ impl<'a> Model<'a> {
         Span::new(span.from, span.until.max(late))
     }
 
-    /// What excuses a waiter: its own faults; in a queue, those of everybody in it.
+    /// What excuses a waiter: its own faults; in a queue, and beside older requests for permits, those of everybody in it.
     pub(super) fn excuses(&self, op: &Op) -> &Spans {
         let queue = self.queues.get(op.name);
-        let queue = queue.filter(|_| op.kind == LockKind::Fair);
+        let queue = queue.filter(|_| op.kind == LockKind::Fair || op.kind.is_counted());
         queue.unwrap_or_else(|| self.faults(op.client))
     }
 
@@ -302,9 +303,15 @@ impl<'a> Model<'a> {
     }
 
     fn note_queues(&mut self) {
-        let dead_for = ns(self.settings.dead_waiter) + ns(self.settings.recovery);
+        let settings = &self.settings;
         let mut queues: HashMap<&str, Vec<Span>> = HashMap::new();
-        for op in self.ops.iter().filter(|op| op.kind == LockKind::Fair) {
+        for op in &self.ops {
+            let dead_for = match op.kind {
+                LockKind::Fair => settings.dead_waiter,
+                LockKind::Permits(_) => settings.writer_mark,
+                _ => continue,
+            };
+            let dead_for = ns(dead_for) + ns(settings.recovery);
             let spans = queues.entry(op.name).or_default();
             spans.extend(self.faults(op.client).within(op.span));
             spans.extend(op.unpolled.within(op.span));

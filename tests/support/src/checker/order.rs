@@ -1,4 +1,6 @@
-//! Fair locks: if one acquire certainly came before another and still waits, the other must not be let in first.
+//! Fair locks: if one acquire certainly came before another and still waits, the other must not be let in first. The same
+//! for permits, among the requests of a client; and the first of a client that has waited for a while precedes younger ones of
+//! other clients, which leave it as many permits as it asks for ([`check_older`]).
 //!
 //! *Certainly came before* means that the first was called more than a margin earlier. From the call to the place in
 //! the queue there are a first try and, when that is answered busy, the enqueueing: without a fault two round trips,
@@ -26,20 +28,66 @@ use super::model::{Model, Op};
 use super::report::{Breach, Invariant, Report};
 use super::spans::Span;
 use super::{Settings, ns};
-use crate::history::{Call, LockKind, Nanos, Outcome};
+use crate::history::{Call, LockKind, MS, Nanos, Outcome};
 
 /// How many waiters of a client are in the queue of a name at most.
 const PLACES: usize = 64;
 
 pub(super) fn check(model: &Model, report: &mut Report) {
-    let mut by_name: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
+    let mut queues: BTreeMap<(&str, Option<u32>), Vec<&Op>> = BTreeMap::new();
     for op in &model.ops {
-        if op.kind == LockKind::Fair && matches!(op.call, Call::Acquire { .. }) {
-            by_name.entry(op.name).or_default().push(op);
+        let of_client = match op.kind {
+            LockKind::Fair => None,
+            LockKind::Permits(_) => Some(op.client),
+            _ => continue,
+        };
+        if matches!(op.call, Call::Acquire { .. }) {
+            queues.entry((op.name, of_client)).or_default().push(op);
         }
     }
-    for ops in by_name.values() {
+    for ops in queues.values() {
         check_queue(model, ops, report);
+    }
+    for ((name, client), ops) in &queues {
+        for ((_, other), others) in queues.iter().filter(|((other, _), _)| other == name) {
+            if client.is_some() && client != other {
+                check_older(model, ops, others, report);
+            }
+        }
+    }
+}
+
+/// After how long a request for permits precedes younger ones of other clients, and for how long it does so then, by a clock
+/// that is a little faster.
+const OLD: Nanos = 100 * MS;
+const PRECEDES: Nanos = 29_000 * MS;
+
+/// Requests of one client, in the order of their calls, and those of another one, which it may not overtake: the first of them
+/// leaves its note with a try, which it makes at the latest when the longest sleep is over.
+fn check_older(model: &Model, ops: &[&Op], others: &[&Op], report: &mut Report) {
+    let settings = &model.settings;
+    let margin = margin(settings) + OLD + ns(settings.backoff_cap);
+    let blur = ns(settings.scheduling);
+    for later in ops.iter().filter(|op| model.begun_by.contains_key(&op.id)) {
+        let before = later.span.from.saturating_sub(margin);
+        let came_before = others.iter().take_while(|op| op.span.from < before);
+        let mut waiting = came_before.filter(|op| op.span.until > before);
+        // Who is behind another one of its client has no note.
+        let Some(earlier) = waiting.next() else {
+            continue;
+        };
+        let waited = earlier.span.until > later.span.until.saturating_add(blur)
+            && later.span.until < earlier.span.from + PRECEDES;
+        let both = earlier.kind.weight() + later.kind.weight();
+        let quiet = earlier.unpolled.gaps(earlier.span).len() == 1
+            && !model.disturbed(later.client, later.span);
+        report.looked(Invariant::Order);
+        if waited && both > settings.permits && quiet && queued(model, earlier, later) {
+            let by = later.span.from - earlier.span.from;
+            let mut evidence = earlier.evidence();
+            evidence.extend(later.evidence());
+            report.add(Breach::Overtaken { by }, later.name, evidence);
+        }
     }
 }
 

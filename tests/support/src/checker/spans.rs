@@ -45,6 +45,31 @@ impl Spans {
         Self(merged)
     }
 
+    /// When spans weigh more than `most` together.
+    pub(super) fn of_more_than(most: u32, spans: Vec<(Span, u32)>) -> Self {
+        if most == 0 {
+            return Self::of(spans.into_iter().map(|(span, _)| span).collect());
+        }
+        // What begins when another ends touches it.
+        let ends = spans.into_iter().flat_map(|(span, weight)| {
+            let weight = i64::from(weight);
+            [(span.from, false, weight), (span.until, true, -weight)]
+        });
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort_unstable();
+        let (mut all, mut since) = (0, None);
+        let mut above = Vec::new();
+        for (t, _, change) in ends {
+            all += change;
+            if all > i64::from(most) {
+                since.get_or_insert(t);
+            } else if let Some(from) = since.take() {
+                above.push(Span::new(from, t));
+            }
+        }
+        Self::of(above)
+    }
+
     /// Those that overlap a span.
     pub(super) fn within(&self, span: Span) -> &[Span] {
         let first = self.0.partition_point(|own| own.until < span.from);

@@ -10,7 +10,9 @@
 //!    beginning: several locks as one and the locks of a quorum are taken in rounds, which may collide with others and
 //!    have pauses. A caller of several that competes with others of several may find its locks in a round of each of
 //!    them, and in one more of every fourth round ([`Busy::rounds`]): they pass by in turn, each within a hand-over.
-//! 4. Several locks as one are free when all of them are. An acquire of several may have each for a moment, which
+//! 4. Permits are free when there are as many as the largest request asks for. One that waits and is disturbed may keep the
+//!    others waiting, as in a queue.
+//! 5. Several locks as one are free when all of them are. An acquire of several may have each for a moment, which
 //!    excuses others, but not those who try for several, too.
 
 use std::collections::{HashMap, HashSet};
@@ -78,8 +80,10 @@ fn check_waiter(model: &Model, busy: &Busy, op: &Op, report: &mut Report) {
 
 impl<'m> Busy<'m> {
     pub(super) fn of(model: &'m Model<'m>) -> Self {
-        let mut tries: HashMap<Seen, Vec<Span>> = HashMap::new();
-        let mut held: HashMap<Seen, Vec<Span>> = HashMap::new();
+        let mut tries: HashMap<Seen, Vec<(Span, u32)>> = HashMap::new();
+        let mut held: HashMap<Seen, Vec<(Span, u32)>> = HashMap::new();
+        // How many permits each semaphore has beyond the largest request for it.
+        let mut beyond: HashMap<&str, u32> = HashMap::new();
         let mut busy = Self {
             spans: HashMap::new(),
             held: HashMap::new(),
@@ -92,12 +96,19 @@ impl<'m> Busy<'m> {
                 busy.note_acquire(index, op);
                 let for_a_moment = op.outcome == Some(&Outcome::Busy) || op.kind == LockKind::Multi;
                 let for_a_moment = for_a_moment && !model.disturbed(op.client, op.span);
-                let span = attempt(model, op);
+                let weight = op.kind.weight();
+                let span = attempt(model, op).map(|span| (span, weight));
                 for name in op.names() {
+                    if op.kind.is_counted() {
+                        let left = model.settings.permits.saturating_sub(weight);
+                        let least = beyond.entry(name).or_insert(left);
+                        *least = left.min(*least);
+                    }
                     let kind = if for_a_moment { &mut tries } else { &mut held };
                     kind.entry((name, false)).or_default().extend(span);
                     if op.kind != LockKind::Read {
-                        let kept_out = Some(wish(model, op)).into_iter().chain(span);
+                        let wish = (wish(model, op), weight);
+                        let kept_out = Some(wish).into_iter().chain(span);
                         held.entry((name, true)).or_default().extend(kept_out);
                     }
                 }
@@ -105,10 +116,11 @@ impl<'m> Busy<'m> {
         }
         for hold in &model.holds {
             let (span, clean) = held_span(model, hold);
+            let weighed = (span, hold.kind.weight());
             for name in hold.names() {
-                held.entry((name, false)).or_default().push(span);
+                held.entry((name, false)).or_default().push(weighed);
                 if hold.kind != LockKind::Read {
-                    held.entry((name, true)).or_default().push(span);
+                    held.entry((name, true)).or_default().push(weighed);
                 }
                 if let (true, Some(release)) = (clean, hold.releases.last()) {
                     let end = (span.until, hold.client, *release);
@@ -127,8 +139,9 @@ impl<'m> Busy<'m> {
             let held = held.remove(&seen).unwrap_or_default();
             let mut all = tries.remove(&seen).unwrap_or_default();
             all.extend(&held);
-            busy.held.insert(seen, Spans::of(held));
-            busy.spans.insert(seen, Spans::of(all));
+            let most = beyond.get(seen.0).copied().unwrap_or(0);
+            busy.held.insert(seen, Spans::of_more_than(most, held));
+            busy.spans.insert(seen, Spans::of_more_than(most, all));
         }
         busy
     }

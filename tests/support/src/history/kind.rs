@@ -32,11 +32,13 @@ pub enum LockKind {
     Red,
     /// The same with a fencing token.
     RedFenced,
+    /// So many permits of a semaphore.
+    Permits(u32),
 }
 
 impl LockKind {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
+    /// All of them; one permit.
+    pub const ALL: [Self; 11] = [
         Self::Lock,
         Self::Fair,
         Self::Read,
@@ -47,6 +49,7 @@ impl LockKind {
         Self::Multi,
         Self::Red,
         Self::RedFenced,
+        Self::Permits(1),
     ];
 
     /// What is between the names of several locks as one.
@@ -66,6 +69,7 @@ impl LockKind {
             Self::Multi => "multi",
             Self::Red => "red",
             Self::RedFenced => "red_fenced",
+            Self::Permits(_) => "permits",
         }
     }
 
@@ -104,10 +108,26 @@ impl LockKind {
         matches!(self, Self::Red | Self::RedFenced)
     }
 
-    /// Whether holds of the two kinds on one name exclude each other: all do, except two readers.
+    /// Whether holds of the two kinds on one name exclude each other: all do, except two readers. Of permits there may be
+    /// several holds, as long as there are enough.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
         !(self == Self::Read && other == Self::Read)
+    }
+
+    /// Whether several may hold it at once.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        matches!(self, Self::Permits(_))
+    }
+
+    /// How many permits a hold of it has; any other lock is one.
+    #[must_use]
+    pub const fn weight(self) -> u32 {
+        match self {
+            Self::Permits(count) => count,
+            _ => 1,
+        }
     }
 }
 
