@@ -97,13 +97,13 @@ impl Plan {
     }
 
     /// Whether every name is a semaphore.
-    pub fn is_of_permits(&self) -> bool {
+    pub(crate) fn is_of_permits(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_counted())
     }
 
     /// Whether the permits of a name have an id; those of every other one do.
-    pub fn has_ids(&self, name: usize) -> bool {
-        (self.seed % 2 == 0) == (name % 2 == 0)
+    pub(crate) fn has_ids(&self, name: usize) -> bool {
+        self.seed.is_multiple_of(2) == name.is_multiple_of(2)
     }
 
     /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.

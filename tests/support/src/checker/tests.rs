@@ -1,6 +1,7 @@
 //! Histories made by hand: each breach is found, and its lawful twin is not. Times are in ms.
 
 mod kinds;
+mod permits;
 
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ struct Story {
     name: Option<&'static str>,
     records: Vec<Record>,
     next: u64,
+    /// How many permits there are beyond one.
+    more_permits: u32,
 }
 
 impl Story {
@@ -130,6 +133,7 @@ impl Story {
             cleanup: Duration::from_millis(200),
             clean_wake: Duration::from_millis(20),
             scheduling: Duration::from_millis(10),
+            permits: 1 + self.more_permits,
             ..Settings::default()
         };
         check(&self.records, &settings)
