@@ -39,7 +39,7 @@ impl Bench {
             done: Cell::new(0),
             failures: RefCell::default(),
         };
-        if bench.plan.peers {
+        if bench.plan.wants_crates() {
             let peers = bench.roster.add_peers();
             bench.or_note("other crates", peers);
         }

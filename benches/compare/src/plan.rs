@@ -40,6 +40,12 @@ impl Plan {
         self.only.is_empty() || self.only.iter().any(|only| only == case)
     }
 
+    /// Whether other crates take part in any case that is run.
+    pub(crate) fn wants_crates(&self) -> bool {
+        let alone = |only: &String| ["kinds", "permits"].contains(&only.as_str());
+        self.peers && (self.only.is_empty() || !self.only.iter().all(alone))
+    }
+
     /// Whether the run is complete.
     pub(crate) fn is_whole(&self) -> bool {
         !self.quick && self.peers && self.only.is_empty()

@@ -8,20 +8,21 @@ use crate::bench::Bench;
 use crate::load::Load;
 use crate::load::contended::{Contended, NAME, Section, Work};
 use crate::load::pairs::Pairs;
-use crate::locks::{PLAIN, Role};
+use crate::locks::{OF_SEMAPHORE, PLAIN, Role};
 use crate::redisson::Redisson;
 use crate::report::{Findings, Table, Target, figure};
 use crate::roster::Participant;
 use crate::samples::Samples;
 
 /// A kind, and whether its pairs have targets.
-const KINDS: [(&str, bool); 6] = [
+const KINDS: [(&str, bool); 7] = [
     ("fenced", true),
     ("simple", true),
     ("spin", false),
     ("fair", false),
     ("read", true),
     ("write", true),
+    (OF_SEMAPHORE, true),
 ];
 /// Not shared with Redisson.
 const OURS_ALONE: &str = "simple";
@@ -35,7 +36,7 @@ pub(crate) fn run(bench: &Bench, java: Option<&Redisson>, findings: &mut Finding
 }
 
 /// The name of Redisson's rows.
-fn java_name(kind: &str) -> String {
+pub(super) fn java_name(kind: &str) -> String {
     format!("Redisson {kind}")
 }
 

@@ -11,6 +11,7 @@ mod idle;
 mod kinds;
 mod link;
 mod outage;
+mod permits;
 mod quorum;
 mod reentry;
 mod several;
@@ -64,7 +65,7 @@ pub(crate) fn run(bench: &Bench) -> Findings {
 }
 
 /// The cases in which Redisson takes part.
-const WITH_REDISSON: [&str; 4] = ["uncontended", "contended", "behind", "kinds"];
+const WITH_REDISSON: [&str; 5] = ["uncontended", "contended", "behind", "kinds", "permits"];
 
 /// They run first; its JVM has ended when the others are measured.
 fn with_redisson(bench: &Bench, findings: &mut Findings) {
@@ -85,5 +86,8 @@ fn with_redisson(bench: &Bench, findings: &mut Findings) {
     }
     if plan.wants("kinds") {
         kinds::run(bench, java.as_ref(), findings);
+    }
+    if plan.wants("permits") {
+        permits::run(bench, java.as_ref(), findings);
     }
 }

@@ -134,6 +134,17 @@ impl LockUnderTest for ReadHeld {
     }
 }
 
+entrant!(
+    /// Permits of a semaphore.
+    Permits,
+    |client, name, body| {
+        let permits = client.get_semaphore(name).with_permits(super::PERMITS);
+        let permit = permits.acquire().await?;
+        body.await;
+        Ok(permit.release().await?)
+    }
+);
+
 /// Longer than any measurement.
 const DEADLINE: Duration = Duration::from_secs(600);
 

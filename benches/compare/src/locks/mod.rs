@@ -164,6 +164,10 @@ pub(crate) const SCOPES: &str = "scopes";
 /// A read lock that the client holds already.
 pub(crate) const READ_HELD: &str = "read, held";
 
+/// A permit of a semaphore, and how many of them each has.
+pub(crate) const OF_SEMAPHORE: &str = "permits";
+pub(crate) const PERMITS: u32 = 4;
+
 /// The role of an entrant in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
@@ -284,6 +288,8 @@ pub(crate) fn own() -> Vec<Entrant> {
         Entrant::of::<kinds::Read>(kind("read")),
         Entrant::of::<Raw<raw::Write>>(raw("write")),
         Entrant::of::<kinds::Write>(kind("write")),
+        Entrant::of::<Raw<raw::Permits>>(raw(OF_SEMAPHORE)),
+        Entrant::of::<kinds::Permits>(kind(OF_SEMAPHORE)),
         Entrant::of::<kinds::ReadHeld>(kind(READ_HELD)),
         Entrant::of::<kinds::WithDeadline>(of_kind(&ours, DEADLINES, "watchlock, a deadline each")),
         Entrant::of::<kinds::InScope>(of_kind(&ours, SCOPES, "watchlock, a scope each")),

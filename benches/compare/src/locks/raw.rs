@@ -274,3 +274,42 @@ impl Commands for Write {
         *answer == Value::Int(-2)
     }
 }
+
+/// `lua/permits`, for one of [`PERMITS`](super::PERMITS).
+pub(crate) enum Permits {}
+
+/// The channel on which waiters for permits hear of them.
+fn permits_channel(name: &str) -> String {
+    format!("redisson_sc:{{{name}}}")
+}
+
+fn taken(name: &str) -> String {
+    format!("watchlock_permits:{{{name}}}")
+}
+
+impl Commands for Permits {
+    const SCRIPTS: &'static [&'static str] = &[
+        include_str!("../../../../lua/permits/acquire.lua"),
+        include_str!("../../../../lua/permits/release.lua"),
+    ];
+
+    fn acquire(call: &Calls, name: &str) -> Cmd {
+        let needs = format!("watchlock_needs:{{{name}}}");
+        let mut acquire = call.script(0, &[name, &taken(name), &needs]);
+        acquire.arg(LEASE_MS).arg(super::PERMITS);
+        acquire.arg(&call.hold_id).arg(permits_channel(name));
+        acquire.arg(1).arg("0123456789abcdef");
+        acquire
+    }
+
+    fn release(call: &Calls, name: &str) -> Cmd {
+        let mut release = call.script(1, &[name, &taken(name)]);
+        release.arg(permits_channel(name)).arg(1);
+        release.arg("0123456789abcdef");
+        release
+    }
+
+    fn got(answer: &Value) -> bool {
+        matches!(answer, Value::Array(taken) if taken.first() == Some(&Value::Int(-2)))
+    }
+}

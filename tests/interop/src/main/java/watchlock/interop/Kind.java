@@ -1,10 +1,13 @@
 package watchlock.interop;
 
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Proxy;
 import java.util.Locale;
 import java.util.function.BiFunction;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 
 /** The kinds of lock that Redisson has, by the protocol's words. */
@@ -18,7 +21,9 @@ enum Kind {
     READ(ofOne((client, name) -> client.getReadWriteLock(name).readLock())),
     WRITE(ofOne((client, name) -> client.getReadWriteLock(name).writeLock())),
     FENCED(ofOne(RedissonClient::getFencedLock)),
-    SPIN(ofOne(RedissonClient::getSpinLock));
+    SPIN(ofOne(RedissonClient::getSpinLock)),
+    /** One of four permits of a semaphore, for the benchmark: it can be taken and given back, and nothing else. */
+    PERMITS(ofOne((client, name) -> permit(client.getSemaphore(name))));
 
     private final BiFunction<Servers, String, RLock> getter;
 
@@ -33,6 +38,20 @@ enum Kind {
     /** It is deprecated, and what services have. */
     private static RLock redLock(RLock[] locks) {
         return new RedissonRedLock(locks);
+    }
+
+    private static RLock permit(RSemaphore semaphore) {
+        semaphore.trySetPermits(4);
+        InvocationHandler calls = (proxy, method, arguments) -> {
+            switch (method.getName()) {
+                case "lock" -> semaphore.acquire();
+                case "unlock" -> semaphore.release();
+                default -> throw new UnsupportedOperationException(method.getName());
+            }
+            return null;
+        };
+        ClassLoader loader = RLock.class.getClassLoader();
+        return (RLock) Proxy.newProxyInstance(loader, new Class<?>[] {RLock.class}, calls);
     }
 
     static Kind of(String word) throws Failure {
@@ -60,7 +79,7 @@ enum Kind {
 
     /** Whether several owners may hold one name. */
     boolean isShared() {
-        return this == READ;
+        return this == READ || this == PERMITS;
     }
 
     /** Locks without a lease, as a program would do it with this kind. */
