@@ -78,8 +78,18 @@ fn release(ids: &[&str]) -> Call {
     Call(
         text("release"),
         vec![LOCK, RECORDS],
-        with_ids(&[CHANNEL], ids),
+        with_ids(&[CHANNEL, "given"], ids),
     )
+}
+
+/// The release of permits that are forgotten.
+fn release_forgotten(what: &str, ids: &[&str]) -> Call {
+    let args = with_ids(&[CHANNEL, what], ids);
+    Call(text("release"), vec![LOCK, RECORDS], args)
+}
+
+fn forget(ids: &[&str]) -> Call {
+    Call(text("forget"), vec![LOCK, RECORDS], with_ids(&[], ids))
 }
 
 fn renew(lease: &str, ids: &[&str]) -> Call {
@@ -248,6 +258,54 @@ async fn release_gives_back_what_is_recorded_once() {
     scene.server.cmd(&["SET", LOCK, "-4"]).await;
     assert_eq!(scene.ask(release(&["c"])).await, (-2, 0));
     assert!(scene.heard().await.is_empty(), "none is free");
+}
+
+/// Forgotten permits are taken by nobody, and nobody takes them back.
+#[tokio::test]
+async fn forgotten_permits_never_end_and_their_release_gives_nothing_back() {
+    for what in ["removed", "kept"] {
+        let mut scene = Scene::of_permits("3").await;
+        scene.ask(acquire("30000", &["a", "b"]).at(1_000)).await;
+        assert_eq!(scene.ask(forget(&["a", "x"])).await, (-5, 0));
+        assert_eq!(scene.ends("a").await, 31_000, "nothing changed");
+        for _ in 0..2 {
+            assert_eq!(scene.ask(forget(&["a", "b"])).await, (-2, 0));
+            assert_eq!(scene.ends("a").await.to_string(), NEVER);
+        }
+        let left = if what == "kept" {
+            ids(&["a", "b"])
+        } else {
+            Vec::new()
+        };
+        for repeat in [false, true] {
+            let answer = scene.ask(release_forgotten(what, &["a", "b"])).await;
+            let again = repeat && left.is_empty();
+            assert_eq!(answer, (if again { -5 } else { -2 }, 0), "{what}");
+            assert_eq!(scene.counted().await, (Some(1), left.clone()));
+        }
+        assert!(scene.heard().await.is_empty());
+        // A late acquire of the same hold took them once more, and that is given back.
+        scene.server.cmd(&["DEL", RECORDS]).await;
+        scene.ask(acquire("30000", &["a"])).await;
+        let late = scene.ask(release_forgotten(what, &["a"])).await;
+        assert_eq!(late, (-7, 1));
+        assert_eq!(scene.counted().await, (Some(1), Vec::new()));
+        assert_eq!(scene.heard().await, ["1"]);
+    }
+}
+
+/// What failed to be forgotten is given back, though it never ends.
+#[tokio::test]
+async fn permits_that_never_end_are_given_back_as_others() {
+    let scene = Scene::of_permits("3").await;
+    scene.ask(acquire("30000", &["a", "b"])).await;
+    scene.ask(forget(&["a", "b"])).await;
+    assert_eq!(scene.ask(release(&["a", "b"])).await, (-7, 1));
+    assert_eq!(scene.counted().await, (Some(3), Vec::new()));
+    scene.server.cmd(&["DEL", LOCK]).await;
+    scene.record("1", "a").await;
+    assert_eq!(scene.ask(forget(&["a"])).await, (-5, 0));
+    assert!(scene.server.keys().await.is_empty());
 }
 
 /// As Java's `addPermits` does, which sets the number anew.
@@ -455,6 +513,8 @@ async fn whichever_command_is_denied_no_permit_is_lost_and_none_is_there_twice()
         acquire("30000", &["p", "q", "r", "s", "t"]),
         release(&["mine"]),
         release(&["other"]),
+        release_forgotten("kept", &["mine"]),
+        forget(&["mine", "dead"]),
         renew("30000", &["mine"]),
         note(CLIENT, "1", "100", "3000"),
         note(CLIENT, "1", "100", "0"),
@@ -527,6 +587,9 @@ async fn out_of_memory_releases_and_renewals_work_and_an_acquire_changes_nothing
         let refused = scene.permits(note(CLIENT, "1", "0", "3000")).await;
         assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
         assert_eq!(scene.ask(renew("90000", &["a", "b"])).await, (-2, 0));
+        assert_eq!(scene.ask(forget(&["b"])).await, (-2, 0));
+        let kept = scene.ask(release_forgotten("kept", &["b"])).await;
+        assert_eq!(kept, (-2, 0));
     }
     assert_eq!(scene.ask(look("free")).await, (-2, 1));
     assert_eq!(scene.ask(release(&["a"])).await.0, -7);
