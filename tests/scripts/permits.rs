@@ -242,6 +242,20 @@ async fn a_busy_answer_says_when_the_next_lease_ends() {
     assert_eq!(scene.ask(acquire("30000", &["x"]).at(4_300)).await.0, 700);
 }
 
+/// Else it would try again at once, for ever.
+#[tokio::test]
+async fn an_own_record_that_ended_is_nothing_to_wait_for() {
+    let scene = Scene::of_permits("0").await;
+    scene.record("1000", "a").await;
+    let call = || acquire("30000", &["a", "b"]).at(2_000);
+    for _ in 0..2 {
+        assert_eq!(scene.ask(call()).await, (-1, 0));
+    }
+    scene.record("5000", "other").await;
+    assert_eq!(scene.ask(call()).await, (3_000, 0));
+    assert_eq!(scene.counted().await, (Some(0), ids(&["a", "other"])));
+}
+
 #[tokio::test]
 async fn release_gives_back_what_is_recorded_once() {
     let mut scene = Scene::of_permits("3").await;
@@ -407,6 +421,9 @@ async fn the_number_is_changed_and_looked_at() {
     }
     for (permits, code) in [("2", -2), ("3", -1)] {
         assert_eq!(scene.ask(look(permits)).await, (code, 0));
+        let mut of_five = look(permits);
+        of_five.2.push("5".to_owned());
+        assert_eq!(scene.ask(of_five).await, (code, 0), "the number is there");
     }
     assert_eq!(scene.counted().await.1.len(), 3, "it changes nothing");
     scene.server.cmd(&["ZREM", RECORDS, "dead"]).await;
@@ -427,6 +444,12 @@ async fn the_number_is_changed_and_looked_at() {
     assert_eq!(scene.ask(change("delete", "0")).await, (-2, 1));
     assert_eq!(scene.ask(change("delete", "0")).await, (-2, 0));
     assert_eq!(scene.ask(look("total")).await, (-2, 0));
+    assert_eq!(scene.ask(look("3")).await, (-1, 0));
+    for (initial, code) in [("2", -1), ("3", -2)] {
+        let mut call = look("3");
+        call.2.push(initial.to_owned());
+        assert_eq!(scene.ask(call).await, (code, 0), "{initial}");
+    }
 }
 
 #[tokio::test]
@@ -492,6 +515,43 @@ async fn a_note_has_a_ttl_and_its_removal_wakes_others() {
     for wrong in ["nan", "-1", "", "1.5"] {
         let refused = scene.permits(note(CLIENT, "5", "0", wrong)).await;
         assert!(refused.is_err(), "{wrong}");
+    }
+}
+
+/// Each note lengthens the life of the key, so notes of the dead would stay as long as anybody waits.
+#[tokio::test]
+async fn notes_that_are_over_are_removed_by_the_next_one() {
+    let scene = Scene::of_permits("0").await;
+    scene.ask(note(OTHER, "4", "0", "3000").at(1_000_000)).await;
+    let names = async || -> Vec<String> { scene.server.query(&["HKEYS", NEEDS]).await };
+    for (now, left) in [(1_003_000, &[OTHER, CLIENT][..]), (1_003_001, &[CLIENT])] {
+        scene.ask(note(CLIENT, "1", "0", "3000").at(now)).await;
+        let mut there = names().await;
+        there.sort_by_key(|name| name != OTHER);
+        assert_eq!(there, left, "{now}");
+    }
+    scene
+        .server
+        .cmd(&["HSET", NEEDS, "no note", "at all"])
+        .await;
+    scene.ask(note(CLIENT, "1", "0", "3000")).await;
+    assert_eq!(names().await, [CLIENT]);
+}
+
+/// With the last record its key goes, and the TTL with it.
+#[tokio::test]
+async fn a_denied_change_of_the_number_leaves_the_records_their_ttl() {
+    for call in [release(&["a"]), acquire("30000", &["b"])] {
+        let scene = Scene::of_permits("0").await;
+        scene.record("1000", "a").await;
+        for key in [LOCK, RECORDS] {
+            scene.server.cmd(&["PEXPIRE", key, "60000"]).await;
+        }
+        let denied = scene.denied("-incrby", &call).await;
+        assert!(is_refused(&denied), "{denied:?}");
+        assert_eq!(scene.counted().await, (Some(0), ids(&["a"])));
+        let ttl = scene.server.pttl(RECORDS).await;
+        assert!((30_000..=60_000).contains(&ttl), "{ttl}");
     }
 }
 
