@@ -90,9 +90,13 @@ local function wake()
 end
 if not granted then
   if #back > 0 or ttl_ms == -2 then wake() end
-  local first = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')[2]
-  if not first or tonumber(first) >= 922337203685477 then return -1 end
-  return math.max(0, math.ceil(tonumber(first) - now_ms))
+  -- The end of an own record of an earlier try frees nothing for this one.
+  local first = redis.call('ZRANGE', taken, 0, count, 'WITHSCORES')
+  for i = 1, #first, 2 do
+    local ends = not own[first[i]] and tonumber(first[i + 1])
+    if ends then return ends < 922337203685477 and math.max(0, math.ceil(ends - now_ms)) or -1 end
+  end
+  return -1
 end
 
 -- The records live as long as the number, and as their leases, because somebody may make the number live longer.

@@ -1,5 +1,5 @@
 -- Notes that a request for permits waits, so that younger requests of other clients leave it what it needs; or removes
--- the note.
+-- the note. Whoever notes something removes the notes that are over.
 --
 -- KEYS[1] free      - string: number of free permits
 -- KEYS[2] needs     - hash with TTL: client whose request waits -> permits:since:until, in ms of server time
@@ -30,6 +30,13 @@ if note_ms > 0 then
     redis.call('HDEL', needs, client) -- no note without a TTL
     return expires
   end
+  -- The notes of clients that are gone live as long as anybody's.
+  local notes, over = redis.pcall('HGETALL', needs), {}
+  for i = 1, #notes, 2 do
+    local till = tonumber(string.match(notes[i + 1], ':(%d+)$')) or 0
+    if till < now_ms and #over < 100 then over[#over + 1] = notes[i] end
+  end
+  if #over > 0 then redis.pcall('HDEL', needs, unpack(over)) end
   return -2
 end
 

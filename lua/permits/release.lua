@@ -3,15 +3,16 @@
 -- KEYS[1] free      - string: number of free permits
 -- KEYS[2] taken     - zset: id of a taken permit -> ms of server time when its lease ends
 -- ARGV[1] channel   - waiters listen to it
--- ARGV[2] count     - of permits
--- ARGV[3] and on    - their ids; then the command that wakes waiters, PUBLISH when missing
+-- ARGV[2] forgotten - what becomes of records that never end: 'given' back, as the others; 'removed'; or 'kept'
+-- ARGV[3] count     - of permits
+-- ARGV[4] and on    - their ids; then the command that wakes waiters, PUBLISH when missing
 --
 -- Returns   {-7, n} given back, and n clients received the wake-up, or -7 when none did; -8 given back, but the wake-up
---           was refused; -2 given back, and none is free; -5 a record was missing: those that were there are given back
+--           was refused; -2 given back, and none is free, or all are forgotten; -5 a record was missing: those that were there are given back
 -- Publishes the number of free permits, when it is positive
 -- Repeat    finds no record, returns -5 and publishes nothing
-local free, taken, channel, count = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
-if not count or #ARGV < 2 + count then return redis.error_reply('ERR permit ids are missing') end
+local free, taken, channel, forgotten, count = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
+if not count or #ARGV < 3 + count then return redis.error_reply('ERR permit ids are missing') end
 
 local number = redis.call('GET', free)
 if not number then
@@ -19,10 +20,13 @@ if not number then
   redis.call('DEL', taken) -- without a number they are records of nothing
   return -5
 end
-local mine, restore = {}, {}
-for i = 3, 2 + count do
+local mine, gone, restore, kept = {}, {}, {}, 0
+for i = 4, 3 + count do
   local ends = redis.call('ZSCORE', taken, ARGV[i])
-  if ends then
+  local never = ends and forgotten ~= 'given' and tonumber(ends) >= 922337203685477
+  if never then kept = kept + 1 end
+  if ends and not (never and forgotten == 'kept') then gone[#gone + 1] = ARGV[i] end
+  if ends and not never then
     mine[#mine + 1] = ARGV[i]
     restore[#restore + 1], restore[#restore + 2] = ends, ARGV[i]
   end
@@ -31,8 +35,8 @@ local ttl_ms = redis.call('PTTL', taken)
 
 -- A write that needs no memory comes first: behind it Redis refuses none, and a server that became a replica refuses it,
 -- also when nothing is removed.
-redis.call('ZREM', taken, unpack(#mine > 0 and mine or { '' }))
-if #mine == 0 then return -5 end
+redis.call('ZREM', taken, unpack(#gone > 0 and gone or { '' }))
+if #mine == 0 then return kept == count and -2 or -5 end
 local left = redis.pcall('INCRBY', free, #mine)
 if type(left) == 'table' then
   redis.call('ZADD', taken, unpack(restore))
@@ -41,9 +45,9 @@ if type(left) == 'table' then
 end
 local heard
 if left > 0 and left < 2 ^ 31 then
-  heard = redis.pcall(ARGV[3 + count] or 'PUBLISH', channel, string.format('%.0f', left))
+  heard = redis.pcall(ARGV[4 + count] or 'PUBLISH', channel, string.format('%.0f', left))
 end
-if #mine < count then return -5 end
+if #mine + kept < count then return -5 end
 if not heard then return -2 end
 if type(heard) == 'table' then return -8 end
 return heard > 0 and { -7, heard } or -7

@@ -179,6 +179,15 @@ impl Blocking<Permit> {
         wait(self.0.release())
     }
 
+    /// As [`Permit::forget`](crate::Permit::forget).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn forget(self) -> Result<(), Error> {
+        wait(self.0.forget())
+    }
+
     /// Blocks until the permit is lost: [`Permit::lost`](crate::Permit::lost).
     pub fn lost(&self) -> LostReason {
         block(self.0.lost())

@@ -5,6 +5,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::guard::LockGuard;
@@ -107,11 +108,7 @@ impl<K: SemaphoreKind> std::fmt::Debug for SemaphoreHandle<K> {
 
 impl<K: SemaphoreKind> SemaphoreHandle<K> {
     pub(crate) fn of_client(engine: &Arc<Engine>, name: &str) -> Self {
-        let any = Permits {
-            records: Records::of_kind::<K>(),
-            count: 1,
-            initial: 0,
-        };
+        let any = Permits::new(Records::of_kind::<K>(), 1, 0);
         Self {
             target: LockOfClient::new(engine, name, None, |config, name| any.kind(config, name)),
             initial: 0,
@@ -318,13 +315,13 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
         wait: Option<Duration>,
         lease: Lease,
     ) -> Result<Option<Permit>, Error> {
-        let target = self.about(self.request(permits))?;
+        let (target, request) = self.about(self.request(permits))?;
         let level = target.acquire(wait, lease).await?;
-        Ok(level.map(|level| Permit::of::<K>(level, permits)))
+        Ok(level.map(|level| Permit::of::<K>(level, target, request)))
     }
 
     /// The lock to acquire for so many permits.
-    fn request(&self, count: u32) -> Result<LockOfClient, Error> {
+    fn request(&self, count: u32) -> Result<(LockOfClient, Permits), Error> {
         let kind = self.target.kind()?;
         if self.initial != 0 {
             Error::check_count(self.initial.max(0), 1..=MOST_PERMITS)?;
@@ -334,16 +331,14 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
             initial => initial.min(MOST_AT_ONCE.into()),
         };
         Error::check_count(count.into(), 1..=most)?;
-        let permits = Permits {
-            records: Records::of_kind::<K>(),
-            count,
-            initial: u32::try_from(self.initial).unwrap_or(0),
-        };
-        let commands = KindCommands::OfOne(Arc::new(permits));
-        Ok(self.target.of_kind(Kind {
+        let initial = u32::try_from(self.initial).unwrap_or(0);
+        let request = Permits::new(Records::of_kind::<K>(), count, initial);
+        let commands = KindCommands::OfOne(Arc::new(request.clone()));
+        let target = self.target.of_kind(Kind {
             commands,
             ..kind.clone()
-        }))
+        });
+        Ok((target, request))
     }
 
     async fn look(&self, what: &str) -> Result<i64, Error> {
@@ -445,7 +440,7 @@ impl PermitExpirableSemaphore {
     pub async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         let released = async {
             let names = self.target.kind()?.names();
-            let call = Records::Shared.release(names, std::iter::once(id));
+            let call = Records::Shared.release_one(names, id);
             match self.target.tell(call).await? {
                 Reply::Gone => Ok(false),
                 Reply::Woke(_) | Reply::Done(_) | Reply::Unheard(_) => Ok(true),
@@ -476,7 +471,8 @@ impl PermitExpirableSemaphore {
 #[must_use = "dropping permits gives them back at once"]
 pub struct Permit {
     level: LockGuard,
-    permits: u32,
+    target: LockOfClient,
+    request: Permits,
     ids: Box<[PermitId]>,
 }
 
@@ -484,7 +480,7 @@ impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Permit")
             .field("name", &self.name())
-            .field("num_permits", &self.permits)
+            .field("num_permits", &self.num_permits())
             .field("is_valid", &self.is_valid())
             .finish_non_exhaustive()
     }
@@ -496,13 +492,14 @@ impl Permit {
         self.level
     }
 
-    fn of<K: SemaphoreKind>(level: LockGuard, permits: u32) -> Self {
+    fn of<K: SemaphoreKind>(level: LockGuard, target: LockOfClient, request: Permits) -> Self {
         let hold_id = level.hold_id().filter(|_| K::RECORDED);
-        let ids = hold_id.map(|id| permits::ids(id, permits).collect());
+        let ids = hold_id.map(|id| permits::ids(id, request.count).collect());
         Self {
             ids: ids.unwrap_or_default(),
             level,
-            permits,
+            target,
+            request,
         }
     }
 
@@ -515,7 +512,7 @@ impl Permit {
     /// How many permits these are.
     #[must_use]
     pub fn num_permits(&self) -> u32 {
-        self.permits
+        self.request.count
     }
 
     /// Their ids in Redis; none for a [`Semaphore`].
@@ -597,5 +594,54 @@ impl Permit {
     /// Cancel safe: the first poll gives them back, and the background finishes the rest.
     pub fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
         self.level.unlock()
+    }
+
+    /// Leaves the permits taken for good, whatever becomes of this process: until
+    /// [`add_permits`](SemaphoreHandle::add_permits), or [`release_permit`](SemaphoreHandle::release_permit) of their
+    /// [`ids`](Self::ids). One round trip.
+    ///
+    /// ```no_run
+    /// # async fn example(licences: watchlock::PermitExpirableSemaphore) -> Result<(), watchlock::Error> {
+    /// let permit = licences.acquire().await?;
+    /// let sold = permit.ids()[0];
+    /// permit.forget().await?;
+    /// // … another day, in another process …
+    /// licences.release_permit(sold).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`], [`Error::Closed`] of the command.
+    /// After an error the permits are given back, as by a drop.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it returned Ok, the permits are given back.
+    pub async fn forget(self) -> Result<(), Error> {
+        let forgotten = self.forget_records().await;
+        forgotten.map_err(|error| error.about(self.name()))
+    }
+
+    /// Once Redis has answered, the drop of the level gives nothing back.
+    async fn forget_records(&self) -> Result<(), Error> {
+        self.check()?;
+        let names = self.target.kind()?.names();
+        let hold_id = self.level.hold_id().ok_or_else(Error::not_owner)?;
+        let reply = self.target.ask(self.request.forget(names, hold_id)).await?;
+        match reply.found() {
+            Some(true) => {
+                self.request.forgotten.store(true, Ordering::Release);
+                // If the hold was lost before that, its release is under way and gives back.
+                let kept = self.check();
+                self.request
+                    .forgotten
+                    .store(kept.is_ok(), Ordering::Release);
+                kept
+            }
+            Some(false) => Err(Error::lost(LostReason::Missing)),
+            None => Err(Failure::strange_reply().into()),
+        }
     }
 }

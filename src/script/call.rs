@@ -70,6 +70,7 @@ scripts! {
     RW_LOOK = "rw/look.lua",
     PERMITS_ACQUIRE = "permits/acquire.lua",
     PERMITS_RELEASE = "permits/release.lua",
+    PERMITS_FORGET = "permits/forget.lua",
     PERMITS_RENEW = "permits/renew.lua",
     PERMITS_LOOK = "permits/look.lua",
     PERMITS_CHANGE = "permits/change.lua",

@@ -98,6 +98,10 @@ fn a_plain_thread_has_every_kind_and_verb() {
     assert_eq!(imports.available_permits().unwrap(), 2);
     let leased = client.get_permit_expirable_semaphore("leased");
     assert!(leased.try_set_permits(3).unwrap());
+    let forgotten = leased.acquire().unwrap();
+    let id = forgotten.ids()[0];
+    forgotten.forget().unwrap();
+    assert!(leased.release_permit(id).unwrap(), "it stayed taken");
     let permit = leased.acquire().unwrap();
     let id = permit.ids()[0];
     permit.release().unwrap();

@@ -48,6 +48,7 @@ async fn live<K: SemaphoreKind>(
     server.cmd(&["PERSIST", "app:x"]).await;
     of.acquire().await?.release().await?;
     drop(one);
+    of.acquire().await?.forget().await?;
     of.add_permits(1).await?;
     of.delete().await.map(drop)
 }

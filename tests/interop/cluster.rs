@@ -1,6 +1,7 @@
 //! Java and Rust in one cluster of three masters: each side's release wakes the other's waiters, through sharded
 //! channels.
 
+use serde_json::json;
 use watchlock::{Backoff, Client};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
@@ -29,10 +30,13 @@ async fn both() -> Option<Both> {
 
 impl Both {
     async fn listening(&self, name: &str, waiters: u64) {
+        self.listening_to(name, &channel(name), waiters).await;
+    }
+
+    async fn listening_to(&self, name: &str, channel: &str, waiters: u64) {
         let node = self.cluster.server_of(name).await;
-        let channel = channel(name);
         eventually("waiters listen", LONG, async || {
-            let asked = ["PUBSUB", "SHARDNUMSUB", &channel];
+            let asked = ["PUBSUB", "SHARDNUMSUB", channel];
             let (_, count): (String, u64) = node.query(&asked).await;
             count == waiters
         })
@@ -75,5 +79,34 @@ async fn rust_is_woken_by_java_at_every_node() {
         assert!(ms_since(released.t_inv) < WOKEN_MS);
         guard.unwrap().unlock().await.unwrap();
         assert!(!both.java.is_locked(name).await);
+    }
+}
+
+#[tokio::test]
+async fn semaphores_wake_each_others_waiters() {
+    let Some(both) = both().await else { return };
+    for (name, channel) in [("a", "redisson_sc:{a}"), ("x{b}", "redisson_sc:x{b}")] {
+        let of = both.rust.get_permit_expirable_semaphore(name);
+        of.set_permits(2).await.unwrap();
+        let permit = of.acquire_many(2).await.unwrap();
+        let fields = json!({"kind": "permit", "name": name, "permits": 2});
+        let waits = both.java.call("acquire", fields);
+        let release = async {
+            both.listening_to(name, channel, 1).await;
+            permit.release().await.unwrap();
+            watchlock_support::now_ns()
+        };
+        let (theirs, released) = tokio::join!(waits, release);
+        assert!(ms_since(released) < WOKEN_MS);
+        let waits = of.acquire();
+        let release = async {
+            both.listening_to(name, channel, 1).await;
+            let fields = json!({"kind": "permit", "name": name, "handle": theirs.result["handle"]});
+            both.java.call("release", fields).await
+        };
+        let (permit, released) = tokio::join!(waits, release);
+        assert!(ms_since(released.t_inv) < WOKEN_MS);
+        permit.unwrap().release().await.unwrap();
+        assert_eq!(of.available_permits().await.unwrap(), 2);
     }
 }

@@ -10,6 +10,7 @@ mod java_kinds;
 mod names;
 mod passing;
 mod peer;
+mod permits;
 mod queue;
 mod readers;
 mod red;

@@ -62,7 +62,7 @@ impl Java {
         Some(java)
     }
 
-    async fn try_call(&self, op: &str, fields: Value) -> Result<Answer, WorkerError> {
+    pub(crate) async fn try_call(&self, op: &str, fields: Value) -> Result<Answer, WorkerError> {
         let reply = self.worker.request(op, fields).await;
         reply.outcome.map(|result| Answer {
             t_inv: reply.t_inv,
@@ -71,7 +71,7 @@ impl Java {
         })
     }
 
-    async fn call(&self, op: &str, fields: Value) -> Answer {
+    pub(crate) async fn call(&self, op: &str, fields: Value) -> Answer {
         match self.try_call(op, fields).await {
             Ok(answer) => answer,
             Err(error) => panic!("Java, {op}: {error:?}"),

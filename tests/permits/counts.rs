@@ -187,7 +187,17 @@ async fn only_a_guard_gives_back<K: Kind>() {
     drop(of.acquire().await.unwrap());
     scene.all_are_free::<K>(2).await;
     let release = script("permits/release.lua");
-    let call = ["EVAL", &release, "2", NAME, K::RECORDS, CHANNEL, "1", "x"];
+    let call = [
+        "EVAL",
+        &release,
+        "2",
+        NAME,
+        K::RECORDS,
+        CHANNEL,
+        "given",
+        "1",
+        "x",
+    ];
     assert_eq!(both(scene.server.cmd(&call).await), (-5, 0));
     assert_eq!(of.available_permits().await.unwrap(), 2);
 }

@@ -14,6 +14,7 @@ for_both! {
     in_a_cluster_all_keys_of_a_semaphore_share_a_slot,
     permits_outlive_a_move_that_takes_longer_than_their_lease,
     what_replicas_do_not_acknowledge_is_taken_back,
+    without_replicas_a_first_acquire_is_refused_and_not_busy,
 }
 
 async fn in_a_cluster_all_keys_of_a_semaphore_share_a_slot<K: Kind>() {
@@ -93,4 +94,19 @@ async fn what_replicas_do_not_acknowledge_is_taken_back<K: Kind>() {
     assert!(once(&of).await.is_none(), "both are taken");
     permit.release().await.unwrap();
     second.release().await.unwrap();
+}
+
+/// After two in a row that nobody acknowledged it only looks whether others have the permits. Without a number nobody has.
+async fn without_replicas_a_first_acquire_is_refused_and_not_busy<K: Kind>() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).acknowledged_by(1, ms(100));
+    let client = builder.connect().await.unwrap();
+    for number in 0..4 {
+        let of = K::of(&client, &format!("imports-{number}")).with_permits(2);
+        let refused = of
+            .try_acquire_many(2, Duration::ZERO, Lease::Watchdog)
+            .await;
+        let few = refused.map(|got| got.is_some()).unwrap_err();
+        assert!(few.not_replicated().is_some(), "{few:?}");
+    }
 }

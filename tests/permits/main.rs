@@ -29,6 +29,7 @@ mod cancellation;
 mod counts;
 mod deployments;
 mod faults;
+mod forgotten;
 mod holders;
 mod order;
 mod waiting;

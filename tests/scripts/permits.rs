@@ -78,8 +78,18 @@ fn release(ids: &[&str]) -> Call {
     Call(
         text("release"),
         vec![LOCK, RECORDS],
-        with_ids(&[CHANNEL], ids),
+        with_ids(&[CHANNEL, "given"], ids),
     )
+}
+
+/// The release of permits that are forgotten.
+fn release_forgotten(what: &str, ids: &[&str]) -> Call {
+    let args = with_ids(&[CHANNEL, what], ids);
+    Call(text("release"), vec![LOCK, RECORDS], args)
+}
+
+fn forget(ids: &[&str]) -> Call {
+    Call(text("forget"), vec![LOCK, RECORDS], with_ids(&[], ids))
 }
 
 fn renew(lease: &str, ids: &[&str]) -> Call {
@@ -232,6 +242,20 @@ async fn a_busy_answer_says_when_the_next_lease_ends() {
     assert_eq!(scene.ask(acquire("30000", &["x"]).at(4_300)).await.0, 700);
 }
 
+/// Else it would try again at once, for ever.
+#[tokio::test]
+async fn an_own_record_that_ended_is_nothing_to_wait_for() {
+    let scene = Scene::of_permits("0").await;
+    scene.record("1000", "a").await;
+    let call = || acquire("30000", &["a", "b"]).at(2_000);
+    for _ in 0..2 {
+        assert_eq!(scene.ask(call()).await, (-1, 0));
+    }
+    scene.record("5000", "other").await;
+    assert_eq!(scene.ask(call()).await, (3_000, 0));
+    assert_eq!(scene.counted().await, (Some(0), ids(&["a", "other"])));
+}
+
 #[tokio::test]
 async fn release_gives_back_what_is_recorded_once() {
     let mut scene = Scene::of_permits("3").await;
@@ -248,6 +272,54 @@ async fn release_gives_back_what_is_recorded_once() {
     scene.server.cmd(&["SET", LOCK, "-4"]).await;
     assert_eq!(scene.ask(release(&["c"])).await, (-2, 0));
     assert!(scene.heard().await.is_empty(), "none is free");
+}
+
+/// Forgotten permits are taken by nobody, and nobody takes them back.
+#[tokio::test]
+async fn forgotten_permits_never_end_and_their_release_gives_nothing_back() {
+    for what in ["removed", "kept"] {
+        let mut scene = Scene::of_permits("3").await;
+        scene.ask(acquire("30000", &["a", "b"]).at(1_000)).await;
+        assert_eq!(scene.ask(forget(&["a", "x"])).await, (-5, 0));
+        assert_eq!(scene.ends("a").await, 31_000, "nothing changed");
+        for _ in 0..2 {
+            assert_eq!(scene.ask(forget(&["a", "b"])).await, (-2, 0));
+            assert_eq!(scene.ends("a").await.to_string(), NEVER);
+        }
+        let left = if what == "kept" {
+            ids(&["a", "b"])
+        } else {
+            Vec::new()
+        };
+        for repeat in [false, true] {
+            let answer = scene.ask(release_forgotten(what, &["a", "b"])).await;
+            let again = repeat && left.is_empty();
+            assert_eq!(answer, (if again { -5 } else { -2 }, 0), "{what}");
+            assert_eq!(scene.counted().await, (Some(1), left.clone()));
+        }
+        assert!(scene.heard().await.is_empty());
+        // A late acquire of the same hold took them once more, and that is given back.
+        scene.server.cmd(&["DEL", RECORDS]).await;
+        scene.ask(acquire("30000", &["a"])).await;
+        let late = scene.ask(release_forgotten(what, &["a"])).await;
+        assert_eq!(late, (-7, 1));
+        assert_eq!(scene.counted().await, (Some(1), Vec::new()));
+        assert_eq!(scene.heard().await, ["1"]);
+    }
+}
+
+/// What failed to be forgotten is given back, though it never ends.
+#[tokio::test]
+async fn permits_that_never_end_are_given_back_as_others() {
+    let scene = Scene::of_permits("3").await;
+    scene.ask(acquire("30000", &["a", "b"])).await;
+    scene.ask(forget(&["a", "b"])).await;
+    assert_eq!(scene.ask(release(&["a", "b"])).await, (-7, 1));
+    assert_eq!(scene.counted().await, (Some(3), Vec::new()));
+    scene.server.cmd(&["DEL", LOCK]).await;
+    scene.record("1", "a").await;
+    assert_eq!(scene.ask(forget(&["a"])).await, (-5, 0));
+    assert!(scene.server.keys().await.is_empty());
 }
 
 /// As Java's `addPermits` does, which sets the number anew.
@@ -349,6 +421,9 @@ async fn the_number_is_changed_and_looked_at() {
     }
     for (permits, code) in [("2", -2), ("3", -1)] {
         assert_eq!(scene.ask(look(permits)).await, (code, 0));
+        let mut of_five = look(permits);
+        of_five.2.push("5".to_owned());
+        assert_eq!(scene.ask(of_five).await, (code, 0), "the number is there");
     }
     assert_eq!(scene.counted().await.1.len(), 3, "it changes nothing");
     scene.server.cmd(&["ZREM", RECORDS, "dead"]).await;
@@ -369,6 +444,12 @@ async fn the_number_is_changed_and_looked_at() {
     assert_eq!(scene.ask(change("delete", "0")).await, (-2, 1));
     assert_eq!(scene.ask(change("delete", "0")).await, (-2, 0));
     assert_eq!(scene.ask(look("total")).await, (-2, 0));
+    assert_eq!(scene.ask(look("3")).await, (-1, 0));
+    for (initial, code) in [("2", -1), ("3", -2)] {
+        let mut call = look("3");
+        call.2.push(initial.to_owned());
+        assert_eq!(scene.ask(call).await, (code, 0), "{initial}");
+    }
 }
 
 #[tokio::test]
@@ -437,6 +518,43 @@ async fn a_note_has_a_ttl_and_its_removal_wakes_others() {
     }
 }
 
+/// Each note lengthens the life of the key, so notes of the dead would stay as long as anybody waits.
+#[tokio::test]
+async fn notes_that_are_over_are_removed_by_the_next_one() {
+    let scene = Scene::of_permits("0").await;
+    scene.ask(note(OTHER, "4", "0", "3000").at(1_000_000)).await;
+    let names = async || -> Vec<String> { scene.server.query(&["HKEYS", NEEDS]).await };
+    for (now, left) in [(1_003_000, &[OTHER, CLIENT][..]), (1_003_001, &[CLIENT])] {
+        scene.ask(note(CLIENT, "1", "0", "3000").at(now)).await;
+        let mut there = names().await;
+        there.sort_by_key(|name| name != OTHER);
+        assert_eq!(there, left, "{now}");
+    }
+    scene
+        .server
+        .cmd(&["HSET", NEEDS, "no note", "at all"])
+        .await;
+    scene.ask(note(CLIENT, "1", "0", "3000")).await;
+    assert_eq!(names().await, [CLIENT]);
+}
+
+/// With the last record its key goes, and the TTL with it.
+#[tokio::test]
+async fn a_denied_change_of_the_number_leaves_the_records_their_ttl() {
+    for call in [release(&["a"]), acquire("30000", &["b"])] {
+        let scene = Scene::of_permits("0").await;
+        scene.record("1000", "a").await;
+        for key in [LOCK, RECORDS] {
+            scene.server.cmd(&["PEXPIRE", key, "60000"]).await;
+        }
+        let denied = scene.denied("-incrby", &call).await;
+        assert!(is_refused(&denied), "{denied:?}");
+        assert_eq!(scene.counted().await, (Some(0), ids(&["a"])));
+        let ttl = scene.server.pttl(RECORDS).await;
+        assert!((30_000..=60_000).contains(&ttl), "{ttl}");
+    }
+}
+
 /// Whichever command is denied: what is taken and what is free are together what there was.
 #[tokio::test]
 async fn whichever_command_is_denied_no_permit_is_lost_and_none_is_there_twice() {
@@ -455,6 +573,8 @@ async fn whichever_command_is_denied_no_permit_is_lost_and_none_is_there_twice()
         acquire("30000", &["p", "q", "r", "s", "t"]),
         release(&["mine"]),
         release(&["other"]),
+        release_forgotten("kept", &["mine"]),
+        forget(&["mine", "dead"]),
         renew("30000", &["mine"]),
         note(CLIENT, "1", "100", "3000"),
         note(CLIENT, "1", "100", "0"),
@@ -527,6 +647,9 @@ async fn out_of_memory_releases_and_renewals_work_and_an_acquire_changes_nothing
         let refused = scene.permits(note(CLIENT, "1", "0", "3000")).await;
         assert_eq!(code(&refused.unwrap_err()), Some("OOM"));
         assert_eq!(scene.ask(renew("90000", &["a", "b"])).await, (-2, 0));
+        assert_eq!(scene.ask(forget(&["b"])).await, (-2, 0));
+        let kept = scene.ask(release_forgotten("kept", &["b"])).await;
+        assert_eq!(kept, (-2, 0));
     }
     assert_eq!(scene.ask(look("free")).await, (-2, 1));
     assert_eq!(scene.ask(release(&["a"])).await.0, -7);

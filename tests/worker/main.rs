@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod permits;
 mod quorum;
 mod several;
 

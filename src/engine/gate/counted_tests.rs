@@ -9,7 +9,8 @@ use crate::backend::Failure;
 use crate::engine::gate::Arrival;
 use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::gate::next::Step;
-use crate::engine::gate::ticket::Patience;
+use crate::engine::gate::own_seats::OwnSeats;
+use crate::engine::gate::ticket::{Patience, Request};
 use crate::engine::hold::Origin;
 use crate::engine::hold::state::{Level, Phase};
 use crate::engine::made_tests::{RULES, Sort, at, kind, origin, request};
@@ -441,4 +442,25 @@ fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_bes
         granted += outcome.unwrap_or_else(|_| panic!("seed {seed}"));
     }
     assert!(granted > 1_000, "{granted}");
+}
+
+/// The caller of the first came back often without being polled, so its grant is kept for longer.
+#[test]
+fn a_grant_that_is_kept_for_long_delays_taking_back_none_behind_it() {
+    let mut seats = OwnSeats::<u32>::default();
+    for (number, rounds) in [(1, 5), (2, 0), (3, 1), (4, 0)] {
+        let asked = Request {
+            rounds,
+            ..request(Sort::Permits(1), Patience::Forever)
+        };
+        let ticket = Ticket::new(number, asked);
+        ticket.decide(Verdict::Busy(None), &mut Effects::default());
+        seats.expect_collection(&ticket, at(number));
+    }
+    let mut order = Vec::new();
+    while let Some(grant) = seats.uncollected() {
+        order.push(grant.ticket.number);
+        seats.take_uncollected();
+    }
+    assert_eq!(order, [2, 3, 4, 1]);
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::seat::{Seat, Vacated};
 use super::ticket::{Ticket, Uncollected};
@@ -15,7 +16,7 @@ use crate::engine::hold::Hold;
 pub(super) struct OwnSeats<C> {
     /// By the number of the hold.
     seats: BTreeMap<u64, Seat<C>>,
-    /// The oldest first.
+    /// The one that is taken back first is the first.
     uncollected: VecDeque<Uncollected>,
 }
 
@@ -61,10 +62,15 @@ impl<C: Clone + PartialEq> OwnSeats<C> {
     }
 
     pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
-        self.uncollected.push_back(Uncollected::new(ticket, now));
+        let until = |grant: &Uncollected| grant.kept_until(Duration::MAX);
+        let new = Uncollected::new(ticket, now);
+        let place = self
+            .uncollected
+            .partition_point(|grant| until(grant) <= until(&new));
+        self.uncollected.insert(place, new);
     }
 
-    /// The oldest grant that is not collected, if there is one.
+    /// Of the grants that are not collected the one that is taken back first.
     pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
         while let Some(grant) = self.uncollected.front()
             && !grant.ticket.is_decided()

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -19,7 +20,8 @@ use crate::lease::LeaseMs;
 use crate::lock::guard::sealed;
 use crate::names::{Family, Names};
 use crate::script::call::{
-    PERMITS_ACQUIRE, PERMITS_CHANGE, PERMITS_LOOK, PERMITS_NOTE, PERMITS_RELEASE, PERMITS_RENEW,
+    PERMITS_ACQUIRE, PERMITS_CHANGE, PERMITS_FORGET, PERMITS_LOOK, PERMITS_NOTE, PERMITS_RELEASE,
+    PERMITS_RENEW,
 };
 use crate::script::{Call, HoldRef, Reply};
 
@@ -174,37 +176,58 @@ impl Records {
         call.arg(how).arg(permits.to_string()).wakes(names)
     }
 
-    /// Gives permits back.
-    pub(in crate::lock) fn release(
+    /// Gives permits back; `forgotten` says what becomes of those that never end.
+    fn release<'a>(
         self,
-        names: &Names,
-        ids: impl ExactSizeIterator<Item = PermitId>,
-    ) -> Call<'_> {
+        names: &'a Names,
+        forgotten: &'static str,
+        ids: impl Iterator<Item = PermitId>,
+    ) -> Call<'a> {
         let call = PERMITS_RELEASE.on(names).key(self.of(names));
-        let call = call.arg(names.channel());
-        with_ids(call, ids)
+        let call = call.arg(names.channel()).arg(forgotten);
+        with_ids(call, ids).publishes()
+    }
+
+    /// Gives a permit back, whoever has it.
+    pub(in crate::lock) fn release_one(self, names: &Names, id: PermitId) -> Call<'_> {
+        self.release(names, "given", std::iter::once(id))
     }
 }
 
-/// Adds the ids, and behind them the command that wakes waiters.
+/// Adds the ids.
 fn with_ids(call: Call<'_>, ids: impl Iterator<Item = PermitId>) -> Call<'_> {
     let ids: Vec<_> = ids.collect();
     let call = call.arg(ids.len() as u64);
-    ids.into_iter()
-        .fold(call, |call, id| call.arg(id.0))
-        .publishes()
+    ids.into_iter().fold(call, |call, id| call.arg(id.0))
 }
 
 /// A request for permits.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(in crate::lock) struct Permits {
     pub(in crate::lock) records: Records,
     pub(in crate::lock) count: u32,
     /// How many permits there are when nobody has said so; 0 if somebody else says so.
     pub(in crate::lock) initial: u32,
+    /// Set once Redis answered that the permits are forgotten: the release of their hold gives none back then.
+    pub(in crate::lock) forgotten: Arc<AtomicBool>,
 }
 
 impl Permits {
+    pub(in crate::lock) fn new(records: Records, count: u32, initial: u32) -> Self {
+        Self {
+            records,
+            count,
+            initial,
+            forgotten: Arc::default(),
+        }
+    }
+
+    /// Takes the end off the permits of a hold.
+    pub(in crate::lock) fn forget<'a>(&self, names: &'a Names, hold_id: &str) -> Call<'a> {
+        let call = PERMITS_FORGET.on(names).key(self.records.of(names));
+        with_ids(call, ids(hold_id, self.count))
+    }
+
     /// The semaphore `name` of a client.
     pub(in crate::lock) fn kind(self, config: &Config, name: &str) -> Result<Kind, Error> {
         Kind::new(
@@ -221,7 +244,7 @@ impl Permits {
         let call = call.key(self.records.of(names));
         let call = if alone { call } else { call.key(names.key()) };
         let call = call.arg(hold.lease).arg(names.channel());
-        with_ids(call, ids(hold.id, self.count))
+        with_ids(call, ids(hold.id, self.count)).publishes()
     }
 }
 
@@ -244,11 +267,12 @@ impl Commands for Permits {
             .key(names.other(NEEDS));
         let call = call.arg(hold.lease).arg(self.initial);
         let call = call.arg(client).arg(names.channel());
-        with_ids(call, ids(hold.id, self.count))
+        with_ids(call, ids(hold.id, self.count)).publishes()
     }
 
     fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {
-        self.records.look(names, self.count.to_string())
+        let call = self.records.look(names, self.count.to_string());
+        call.arg(self.initial)
     }
 
     fn mark<'a>(
@@ -289,8 +313,14 @@ impl Commands for Permits {
             };
             return self.renew(hold, false);
         }
-        let ids: Vec<_> = ids(hold_id, self.count).collect();
-        self.records.release(names, ids.into_iter())
+        // Redisson keeps the records of its expirable permits. Ours mean nothing to anybody once they are forgotten.
+        let forgotten = match (self.forgotten.load(Ordering::Acquire), self.records) {
+            (false, _) => "given",
+            (true, Records::Own) => "removed",
+            (true, Records::Shared) => "kept",
+        };
+        let ids = ids(hold_id, self.count);
+        self.records.release(names, forgotten, ids)
     }
 }
 

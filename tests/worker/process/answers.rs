@@ -102,6 +102,13 @@ impl Answers {
         }));
     }
 
+    /// Permits are lost: `event` names them.
+    pub(crate) fn lost_permits(&self, mut event: Value, reason: LostReason) {
+        event["t"] = json!(now_ns());
+        event["reason"] = json!(reason.to_string());
+        self.send(event);
+    }
+
     fn send(&self, line: Value) {
         // Without a reader there is nobody to report it to.
         let _ = self.0.send(line);

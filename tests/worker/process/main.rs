@@ -21,6 +21,7 @@ mod bench;
 mod failure;
 mod kinds;
 mod owner;
+mod permits;
 mod request;
 mod session;
 

@@ -8,6 +8,7 @@ use watchlock::Lease;
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
 use crate::kinds::{Called, Kind, Name};
+use crate::permits::{GivenBack, PermitJob, PermitKind, PermitVerb};
 
 /// A request, and the number of its answer.
 pub(crate) struct Request {
@@ -29,6 +30,7 @@ pub(crate) enum Op {
         name: Name,
         question: Question,
     },
+    Permits(PermitJob),
     BenchPairs(Pairs),
     BenchContended(Contended),
     BlockRuntime(Duration),
@@ -97,6 +99,10 @@ impl Request {
     }
 }
 
+fn out_of_range(field: &str) -> Failure {
+    Failure::new("invalid", format!("{field} is out of range"))
+}
+
 struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -106,6 +112,9 @@ impl Fields {
             "open" => self.opening().map(Op::Open),
             "lock" | "try_lock" | "unlock" | "is_held" | "hold_count" => self.owned(op),
             "force_unlock" | "is_locked" | "ttl" => self.named(op),
+            "acquire" | "try_acquire" | "release" | "set_permits" | "permits" | "add_permits" => {
+                self.permits(op)
+            }
             "bench_pairs" => self.bench_pairs(),
             "bench_contended" => self.bench_contended(),
             "block_runtime" => self.required_ms("ms").map(Op::BlockRuntime),
@@ -208,6 +217,62 @@ impl Fields {
             name,
             question,
         })
+    }
+
+    fn permits(&self, op: &str) -> Result<Op, Failure> {
+        let word = self.text("kind")?;
+        let kind = PermitKind::of(word).ok_or_else(|| Failure::unsupported(word))?;
+        let verb = match op {
+            "acquire" | "try_acquire" => PermitVerb::Acquire {
+                permits: self.required_count("permits")?,
+                wait: match op {
+                    "acquire" => None,
+                    _ => Some(self.required_ms("wait_ms")?),
+                },
+                lease: self.lease()?,
+                initial: self.count("with_permits")?,
+            },
+            "release" => PermitVerb::Release(self.given_back()?),
+            "set_permits" => PermitVerb::Set(self.required_count("permits")?),
+            "add_permits" => {
+                let permits = self.0.get("permits").and_then(Value::as_i64);
+                let permits = permits.ok_or_else(|| Failure::bad_request("no permits"))?;
+                PermitVerb::Add(i32::try_from(permits).map_err(|_| out_of_range("permits"))?)
+            }
+            _ => PermitVerb::Count,
+        };
+        Ok(Op::Permits(PermitJob {
+            kind,
+            name: self.text("name")?.to_owned(),
+            owner: match self.0.get("owner") {
+                None => None,
+                Some(_) => Some(self.text("owner")?.to_owned()),
+            },
+            verb,
+        }))
+    }
+
+    fn given_back(&self) -> Result<GivenBack, Failure> {
+        if self.0.contains_key("handle") {
+            return Ok(GivenBack::Handle(self.text("handle")?.to_owned()));
+        }
+        if self.0.contains_key("ids") {
+            let ids = self.texts("ids")?.into_iter().map(|id| id.parse());
+            let ids: Result<_, _> = ids.collect();
+            let ids = ids.map_err(|_| Failure::new("invalid", "ids: no permit's id"))?;
+            return Ok(GivenBack::Ids(ids));
+        }
+        Ok(GivenBack::Permits(self.required_count("permits")?))
+    }
+
+    fn required_count(&self, field: &str) -> Result<u32, Failure> {
+        let count = self.count(field)?;
+        count.ok_or_else(|| Failure::bad_request(format!("no {field}")))
+    }
+
+    fn count(&self, field: &str) -> Result<Option<u32>, Failure> {
+        let number = self.number(field)?.map(u32::try_from).transpose();
+        number.map_err(|_| out_of_range(field))
     }
 
     fn bench_pairs(&self) -> Result<Op, Failure> {

@@ -13,6 +13,7 @@ use crate::bench;
 use crate::failure::Failure;
 use crate::kinds::Connected;
 use crate::owner::{Job, Label};
+use crate::permits::Grants;
 use crate::request::{Op, Opening, Question, Request, Server};
 
 /// How long holds may take to be given back when the client is closed.
@@ -26,6 +27,7 @@ pub(crate) struct Session {
     answers: Answers,
     client: State,
     owners: HashMap<String, Label>,
+    grants: Grants,
 }
 
 enum State {
@@ -36,9 +38,11 @@ enum State {
 
 impl Session {
     pub(crate) fn new(users: Handle, answers: Answers) -> Self {
+        let grants = Grants::new(users.clone(), answers.clone());
         Self {
             users,
             answers,
+            grants,
             client: State::NotOpen,
             owners: HashMap::new(),
         }
@@ -84,6 +88,13 @@ impl Session {
             } => {
                 let lock = kind.of_client(self.client()?, &name)?;
                 self.answer_later(id, async move { ask(&*lock, question).await });
+            }
+            Op::Permits(job) => {
+                let Connected::Client(client) = self.client()? else {
+                    return Err(Failure::unsupported("semaphore of a quorum"));
+                };
+                let client = client.clone();
+                self.grants.submit(client, id, job);
             }
             Op::BenchPairs(plan) => {
                 let client = self.client()?.clone();
@@ -131,6 +142,7 @@ impl Session {
         let closed = self
             .users
             .spawn(async move { client.shutdown(CLOSE_WITHIN).await });
+        self.grants.clear();
         let _ = tokio::join!(closed, given_back);
     }
 

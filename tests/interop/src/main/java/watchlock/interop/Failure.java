@@ -6,6 +6,7 @@ import org.redisson.RedissonShutdownException;
 import org.redisson.client.RedisAuthRequiredException;
 import org.redisson.client.RedisConnectionException;
 import org.redisson.client.RedisException;
+import org.redisson.client.RedisOutOfMemoryException;
 import org.redisson.client.RedisTimeoutException;
 
 /** A request that failed, with the word that the protocol has for it. */
@@ -61,6 +62,9 @@ final class Failure extends Exception {
         }
         if (cause instanceof RedisAuthRequiredException) {
             return "denied";
+        }
+        if (cause instanceof RedisOutOfMemoryException) {
+            return "refused";
         }
         if (cause instanceof RedisTimeoutException || cause instanceof RedisConnectionException
                 || cause instanceof IOException) {

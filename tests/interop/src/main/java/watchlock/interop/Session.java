@@ -18,6 +18,7 @@ final class Session {
     private final Answers answers;
     private final Map<String, Owner> owners = new ConcurrentHashMap<>();
     private final ExecutorService ownerless = Executors.newCachedThreadPool(Session::daemon);
+    private final PermitOps permits = new PermitOps();
     private volatile Servers servers;
     private volatile boolean closed;
 
@@ -50,12 +51,24 @@ final class Session {
         } else if (WITHOUT_OWNER.contains(request.op())) {
             Kind kind = Kind.of(request.text("kind"));
             ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(kind), kind, request, timed)));
+        } else if (PermitOps.OPS.contains(request.op())) {
+            submitPermits(request);
         } else if (request.op().equals("open")) {
             answer(request, timed -> open(request, timed));
         } else if (request.op().equals("shutdown")) {
             answer(request, timed -> timed.call(() -> close(request.flag("release", true))));
         } else {
             throw Failure.unsupported("op " + request.op());
+        }
+    }
+
+    /** Whoever took permits, an owner only puts its requests in order. */
+    private void submitPermits(Request request) throws Failure {
+        Runnable task = () -> answer(request, timed -> permits.run(use().client(), request, timed));
+        if (request.has("owner")) {
+            owners.computeIfAbsent(request.text("owner"), Owner::new).submit(task);
+        } else {
+            ownerless.submit(task);
         }
     }
 
@@ -82,22 +95,28 @@ final class Session {
             owners.values().forEach(Owner::interruptWait);
             owners.values().forEach(owner -> owner.giveBack(closing, done));
             Owner.await(done, CLOSE_SECONDS);
+            permits.giveBack();
         }
         closing.shutdown(CLOSE_SECONDS);
         return Map.of();
     }
 
-    private Servers use(Kind kind) throws Failure {
+    private Servers use() throws Failure {
         if (closed) {
             throw Failure.closed();
         }
         if (servers == null) {
             throw new Failure("closed", "not open yet");
         }
-        if (!kind.isOf(servers)) {
+        return servers;
+    }
+
+    private Servers use(Kind kind) throws Failure {
+        Servers open = use();
+        if (!kind.isOf(open)) {
             throw Failure.unsupported("kind " + kind);
         }
-        return servers;
+        return open;
     }
 
     private void answer(Request request, Operation operation) {

@@ -1,0 +1,29 @@
+-- Takes the end off the records of permits: they stay taken, whoever dies. `release` removes the records of a plain
+-- semaphore later, once it is certain that they are forgotten.
+--
+-- KEYS[1] free      - string: number of free permits
+-- KEYS[2] taken     - zset: id of a taken permit -> ms of server time when its lease ends, 922337203685477: never
+-- ARGV[1] count     - of permits
+-- ARGV[2] and on    - their ids
+--
+-- Returns   -2 none of them ends any more; -5 a record is missing, and nothing changed
+-- Publishes nothing
+-- Repeat    changes nothing
+local free, taken, count = KEYS[1], KEYS[2], tonumber(ARGV[1])
+if not count or #ARGV < 1 + count then return redis.error_reply('ERR permit ids are missing') end
+
+if not redis.call('GET', free) then
+  redis.call('ZCARD', taken) -- fails for a key of another type
+  redis.call('DEL', taken) -- without a number they are records of nothing
+  return -5
+end
+local scores = {}
+for i = 2, 1 + count do
+  local ends = redis.call('ZSCORE', taken, ARGV[i])
+  if not ends then return -5 end
+  scores[#scores + 1] = string.format('%.0f', math.max(922337203685477, tonumber(ends)))
+  scores[#scores + 1] = ARGV[i]
+end
+redis.call('ZREM', taken, '') -- a write that needs no memory comes first: behind it Redis refuses none
+redis.call('ZADD', taken, 'XX', unpack(scores))
+return -2
