@@ -90,9 +90,7 @@ pub use fencing::FencingToken;
 pub use host::simulated as __simulation;
 pub use lease::Lease;
 pub use lock::CountDownLatch;
-pub use lock::{
-    CountDownLatch, Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock,
-};
+pub use lock::{Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};
 pub use lock::{InvalidPermitId, Permit, PermitExpirableSemaphore, PermitId};

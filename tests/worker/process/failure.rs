@@ -38,6 +38,7 @@ impl From<Error> for Failure {
             Error::InvalidName { .. }
             | Error::CrossSlot { .. }
             | Error::InvalidLease { .. }
+            | Error::InvalidCount { .. }
             | Error::InvalidSet(_)
             | Error::Config(_) => "invalid",
             Error::Denied { .. } => "denied",

@@ -8,6 +8,7 @@ use watchlock::Lease;
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
 use crate::kinds::{Called, Kind, Name};
+use crate::latch::LatchVerb;
 
 /// A request, and the number of its answer.
 pub(crate) struct Request {
@@ -28,6 +29,10 @@ pub(crate) enum Op {
         kind: &'static Kind,
         name: Name,
         question: Question,
+    },
+    Latch {
+        name: String,
+        verb: LatchVerb,
     },
     BenchPairs(Pairs),
     BenchContended(Contended),
@@ -106,6 +111,9 @@ impl Fields {
             "open" => self.opening().map(Op::Open),
             "lock" | "try_lock" | "unlock" | "is_held" | "hold_count" => self.owned(op),
             "force_unlock" | "is_locked" | "ttl" => self.named(op),
+            "latch_set" | "latch_count" | "latch_down" | "latch_await" | "latch_delete" => {
+                self.latch(op)
+            }
             "bench_pairs" => self.bench_pairs(),
             "bench_contended" => self.bench_contended(),
             "block_runtime" => self.required_ms("ms").map(Op::BlockRuntime),
@@ -208,6 +216,18 @@ impl Fields {
             name,
             question,
         })
+    }
+
+    fn latch(&self, op: &str) -> Result<Op, Failure> {
+        let verb = match op {
+            "latch_set" => LatchVerb::Set(self.required("count")?),
+            "latch_count" => LatchVerb::Count,
+            "latch_down" => LatchVerb::Down,
+            "latch_await" => LatchVerb::Await(self.required_ms("wait_ms")?),
+            _ => LatchVerb::Delete,
+        };
+        let name = self.text("name")?.to_owned();
+        Ok(Op::Latch { name, verb })
     }
 
     fn bench_pairs(&self) -> Result<Op, Failure> {

@@ -12,6 +12,7 @@ use crate::answers::{Answers, Outcome, outcome_of};
 use crate::bench;
 use crate::failure::Failure;
 use crate::kinds::Connected;
+use crate::latch;
 use crate::owner::{Job, Label};
 use crate::request::{Op, Opening, Question, Request, Server};
 
@@ -84,6 +85,10 @@ impl Session {
             } => {
                 let lock = kind.of_client(self.client()?, &name)?;
                 self.answer_later(id, async move { ask(&*lock, question).await });
+            }
+            Op::Latch { name, verb } => {
+                let latch = latch::of(self.client()?, &name)?;
+                self.answer_later(id, latch::ask(latch, verb));
             }
             Op::BenchPairs(plan) => {
                 let client = self.client()?.clone();

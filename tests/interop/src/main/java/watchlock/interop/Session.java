@@ -50,6 +50,8 @@ final class Session {
         } else if (WITHOUT_OWNER.contains(request.op())) {
             Kind kind = Kind.of(request.text("kind"));
             ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(kind), kind, request, timed)));
+        } else if (LatchOps.ALL.contains(request.op())) {
+            ownerless.submit(() -> answer(request, timed -> LatchOps.run(use(), request, timed)));
         } else if (request.op().equals("open")) {
             answer(request, timed -> open(request, timed));
         } else if (request.op().equals("shutdown")) {
@@ -88,14 +90,18 @@ final class Session {
     }
 
     private Servers use(Kind kind) throws Failure {
+        if (!kind.isOf(use())) {
+            throw Failure.unsupported("kind " + kind);
+        }
+        return servers;
+    }
+
+    private Servers use() throws Failure {
         if (closed) {
             throw Failure.closed();
         }
         if (servers == null) {
             throw new Failure("closed", "not open yet");
-        }
-        if (!kind.isOf(servers)) {
-            throw Failure.unsupported("kind " + kind);
         }
         return servers;
     }
