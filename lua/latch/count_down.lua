@@ -27,7 +27,8 @@ local done = false
 if counts then
   local now = redis.call('TIME')
   local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
-  -- Without effect. Behind a write that needs no memory the others are not refused for the lack of it.
+  -- Without effect. It shows that the undo is allowed, and behind a write that needs no memory no other is refused for the lack
+  -- of it.
   redis.call('ZREM', counted, id)
   redis.call('ZREMRANGEBYSCORE', counted, '-inf', string.format('%.0f', now_ms - HOUR))
   redis.call('ZADD', counted, string.format('%.0f', now_ms), id)

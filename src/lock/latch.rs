@@ -41,6 +41,8 @@ const COUNTED: usize = 0;
 /// the latch: put a limit on the wait, by `tokio::time::timeout`. Who waits cannot tell a latch that was counted down from
 /// one that was deleted, and does not wait for the end of one that is set anew at the same moment: use a name for each round.
 ///
+/// The count is Redis' alone: a failover may bring back what the last counts took away, and no replica has to acknowledge it.
+///
 /// A name is of one kind. Redis cannot tell a latch from a semaphore of the same name. In a cluster, names with `{` or `}`
 /// are refused, as by Redisson.
 ///

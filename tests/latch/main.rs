@@ -7,6 +7,7 @@ mod cancellation;
 mod counting;
 mod deployments;
 mod faults;
+mod figure;
 mod waiting;
 
 use tokio::task::JoinHandle;

@@ -10,7 +10,7 @@ const CHANNEL: &str = "redisson_countdownlatch__channel__{lock}";
 const HOUR_MS: i64 = 3_600_000;
 
 /// Every command that any of them calls.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "-get",
     "-set",
     "-decr",
@@ -25,6 +25,9 @@ const COMMANDS: [&str; 14] = [
     "-zremrangebyscore",
     "-@write",
     "-@read",
+    // What undoes, and what would be undone.
+    "-zrem -pexpire",
+    "-zrem -decr -del",
 ];
 
 /// A call: the script, its keys and its arguments.
@@ -82,7 +85,8 @@ impl Scene {
     }
 
     async fn refused(&self, denied: &str, call: &Call) -> RedisResult<Value> {
-        let mut user = self.user_without(&[denied]).await;
+        let denied: Vec<_> = denied.split(' ').collect();
+        let mut user = self.user_without(&denied).await;
         let mut words = redis::cmd("EVAL");
         words.arg(&call.words()[1..]);
         words.query_async(&mut user).await
