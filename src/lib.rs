@@ -22,6 +22,7 @@
 //! - [`SpinLock`]: the same lock, waiting by polls. [`SimpleLock`]: one string, shared with redsync, node-redlock and
 //!   the like. Each kind has its `get_…` on [`Client`] and [`Owner`].
 //! - [`Semaphore`], [`PermitExpirableSemaphore`]: a number of [`Permit`]s; those of a dead holder come back.
+//! - [`CountDownLatch`]: wait for a number of tasks, wherever they run.
 //! - [`MultiLock`]: several locks as one, of any kinds and clients.
 //! - [`Quorum`]: locks that a majority of independent servers grants.
 //! - [`Election`]: who holds a lock leads.
@@ -88,6 +89,7 @@ pub use fencing::FencingToken;
 #[doc(hidden)]
 pub use host::simulated as __simulation;
 pub use lease::Lease;
+pub use lock::CountDownLatch;
 pub use lock::{Election, Ended, FairLock, FencedGuard, FencedLock, SimpleLock, SpinLock};
 pub use lock::{FencedQuorumLock, QuorumHandle, QuorumLock, QuorumOwner};
 pub use lock::{GuardError, Handle, HoldView, Holder, Lock, LockGuard, Owner, ReentrantLock, Ttl};

@@ -21,7 +21,8 @@ pub(crate) fn label_key(client: &str) -> String {
 pub(crate) struct Family {
     /// Unique for each family.
     pub(crate) tag: &'static str,
-    /// What the channel's name begins with.
+    /// What the channel's name begins with. One that ends with a brace has the key in braces right behind it, whatever the
+    /// key is.
     pub(crate) channel: &'static str,
     /// What the names of further keys begin with.
     pub(crate) others: &'static [&'static str],
@@ -77,7 +78,11 @@ impl Names {
     /// Without a limit to the key's length: for locks that this crate names itself.
     pub(crate) fn of_any_length(family: &Family, prefix: &str, name: &str) -> Result<Self, Error> {
         let bytes = prefix.len() + name.len();
-        let parts = tagged(family.channel, prefix, name);
+        let braced = family.channel.strip_suffix('{');
+        let parts = match braced {
+            Some(first) => [first, "", "{", prefix, name, "}"],
+            None => tagged(family.channel, prefix, name),
+        };
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
         let place = |at: usize| u32::try_from(at).map_err(|_| invalid(prefix, name));
         let channel = parts.concat().into_boxed_str();
@@ -91,7 +96,7 @@ impl Names {
             key_at: place(key_at)?,
             name_at: place(key_at + prefix.len())?,
             end: place(key_at + bytes)?,
-            target: target(&channel[key_at..key_at + bytes]),
+            target: target(&channel[key_at..key_at + bytes], braced.is_some()),
             channel,
         })
     }
@@ -190,9 +195,10 @@ fn tagged<'a>(first: &'a str, prefix: &'a str, name: &'a str) -> [&'a str; 6] {
 }
 
 /// The slot of all keys of a lock: its key is the tag of the others, or has a tag that the others share. Some names with
-/// braces have neither.
-fn target(key: &str) -> Target {
-    if slot::tag(key).is_some() || !key.contains(['{', '}']) {
+/// braces have neither, nor has any if the channel has the key in braces.
+fn target(key: &str, is_braced: bool) -> Target {
+    let has_tag = !is_braced && slot::tag(key).is_some();
+    if has_tag || !key.contains(['{', '}']) {
         Target::Slot(Slot::of(key))
     } else {
         Target::None
@@ -299,6 +305,34 @@ mod tests {
         assert_eq!(names("a{").other(0), "redisson_lock_token:a{");
         assert_eq!(names("foo").suffixed("timeout"), "{foo}:timeout");
         assert_eq!(names("{a}b").suffixed("timeout"), "{a}b:timeout");
+    }
+
+    #[test]
+    fn a_channel_that_has_the_key_in_braces_always_does() {
+        let family = Family {
+            tag: "latch",
+            channel: "channel__{",
+            others: &["other"],
+        };
+        let names = |prefix, name| Names::of(&family, prefix, name).unwrap();
+        for (prefix, name, channel) in [
+            ("", "foo", "channel__{foo}"),
+            ("app:", "foo", "channel__{app:foo}"),
+            ("", "{a}", "channel__{{a}}"),
+            ("", "a{", "channel__{a{}"),
+        ] {
+            let names = names(prefix, name);
+            assert_eq!(names.channel(), channel);
+            assert_eq!(
+                (names.name(), names.key()),
+                (name, &*format!("{prefix}{name}"))
+            );
+        }
+        assert_eq!(names("", "foo").other(0), "other:{foo}");
+        assert_eq!(names("", "foo").target(), Target::Slot(Slot::of("foo")));
+        for name in ["{a}", "a:{b}:c", "a}b", "{}x", "a{"] {
+            assert_eq!(names("", name).target(), Target::None, "{name}");
+        }
     }
 
     proptest! {

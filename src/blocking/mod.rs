@@ -8,6 +8,7 @@
     reason = "some calls are made only to wait"
 )]
 
+mod latch;
 mod permits;
 
 use std::ops::Deref;
@@ -29,8 +30,8 @@ use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::lock::kinds::{AtQuorum, Fair, Fenced, IsGuard, LockKind, Reentrant, Simple, Spin};
 use crate::lock::kinds::{Read, Write};
+use crate::lock::{CountDownLatch, PermitExpirableSemaphore, Semaphore};
 use crate::lock::{Ended, FencedGuard, GuardError, HoldView, Holder, InspectTarget, Ttl};
-use crate::lock::{PermitExpirableSemaphore, Semaphore};
 use crate::lock::{ReadWriteLock, ReentrantLock, WriteGuard, release_after_run};
 
 /// A client, handle or guard whose async methods block the thread instead. Made by [`Client::connect`] and what comes from
@@ -187,6 +188,12 @@ impl Blocking<crate::client::Client> {
         name: impl AsRef<str>,
     ) -> Blocking<PermitExpirableSemaphore> {
         Blocking(self.0.get_permit_expirable_semaphore(name))
+    }
+
+    /// As [`Client::get_count_down_latch`](crate::Client::get_count_down_latch).
+    #[must_use]
+    pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> Blocking<CountDownLatch> {
+        Blocking(self.0.get_count_down_latch(name))
     }
 
     /// As [`Client::get_election`](crate::Client::get_election).

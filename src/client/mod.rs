@@ -18,8 +18,8 @@ use crate::engine::keeper::Engine;
 use crate::error::LostReason;
 use crate::lock::kinds::{fair, fenced, plain, simple, spin};
 use crate::lock::{
-    Election, FairLock, FencedLock, Owner, PermitExpirableSemaphore, ReadWriteLock, ReentrantLock,
-    Semaphore, SimpleLock, SpinLock,
+    CountDownLatch, Election, FairLock, FencedLock, Owner, PermitExpirableSemaphore, ReadWriteLock,
+    ReentrantLock, Semaphore, SimpleLock, SpinLock,
 };
 use crate::report::Stats;
 
@@ -156,6 +156,14 @@ impl Client {
         name: impl AsRef<str>,
     ) -> PermitExpirableSemaphore {
         PermitExpirableSemaphore::of_client(&self.engine, name.as_ref())
+    }
+
+    /// The count-down latch `name`: some wait until others have counted it down. No I/O; a bad name is an error of the first
+    /// use.
+    #[must_use]
+    #[doc(alias = "getCountDownLatch")]
+    pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+        CountDownLatch::of_client(&self.engine, name.as_ref())
     }
 
     /// A new owner. Pass it to all code that may enter its locks again.

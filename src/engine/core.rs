@@ -14,10 +14,10 @@ use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use super::gate::{Gate, Gates, Rules};
-use super::hold::kind::Kind;
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
 use super::hold::{Effects, Hold};
+use super::latches::Latches;
 use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
@@ -40,6 +40,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum Mail {
     /// Run the job of this name: a caller waits, or abandoned its attempt.
     Serve(Arc<Names>),
+    /// Run the job of this latch: a caller waits.
+    Watch(Arc<Names>),
     /// Complete the last release of this hold.
     Release(Arc<Hold>),
     /// Write the count of this hold, or its downgrade.
@@ -65,6 +67,7 @@ pub(crate) struct Core {
     /// The keeper's own lanes.
     pub(crate) keeper_fleet: Arc<Fleet>,
     pub(crate) gates: Gates,
+    pub(crate) latches: Latches,
     pub(crate) schedule: Schedule,
     pub(crate) plan: RenewalPlan,
     mailbox: mpsc::UnboundedSender<Mail>,
@@ -127,6 +130,7 @@ impl Core {
             backend,
             keeper_fleet,
             gates: Gates::new(),
+            latches: Latches::default(),
             schedule: Schedule::default(),
             mailbox,
             look: Notify::new(),
@@ -215,12 +219,10 @@ impl Core {
         let _ = self.lacks.set(command);
     }
 
-    /// Fails for a kind of lock that the server does not allow.
-    pub(crate) fn check_supported(&self, kind: &Kind) -> Result<(), Error> {
+    /// Fails if the server does not allow what scripts need, some of which need its time.
+    pub(crate) fn check_supported(&self, needs_time: bool) -> Result<(), Error> {
         match self.lacks.get() {
-            Some(&command) if command != "TIME" || kind.commands.rules().needs_time => {
-                Err(Error::unsupported(command))
-            }
+            Some(&command) if command != "TIME" || needs_time => Err(Error::unsupported(command)),
             _ => Ok(()),
         }
     }
@@ -343,7 +345,7 @@ impl Core {
 
     /// Whether anybody holds or waits for anything.
     pub(crate) fn is_busy(&self) -> bool {
-        let mut waits = false;
+        let mut waits = !self.latches.is_empty();
         if self.schedule.is_empty() {
             self.gates.for_each(|gate| waits |= gate.has_queue());
         }
@@ -476,6 +478,7 @@ impl Core {
         for names in self.gates.names() {
             self.at(&names, Gate::close);
         }
+        self.latches.close();
         self.stops.notify_waiters();
     }
 

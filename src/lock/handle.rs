@@ -13,9 +13,10 @@ use tracing::Instrument;
 use tracing::field::Empty;
 use uuid::Uuid;
 
+use super::command::{ask, tell};
 use super::guard::{IsGuard, LockGuard, sealed};
 use super::object::{Lock, LockInfo, Ttl, run_under};
-use crate::backend::{Failure, Fleet, Pending};
+use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, HANDLE, acquire, request};
 use crate::engine::caller::{enter, release};
@@ -566,7 +567,7 @@ impl LockTarget for LockOfClient {
 
     async fn is_locked(&self) -> Result<bool, Error> {
         let kind = self.kind()?;
-        match look_up(&self.engine.core, kind.commands.look(kind.names())).await? {
+        match ask(&self.engine.core, kind.commands.look(kind.names())).await? {
             Reply::Busy(_) => Ok(true),
             Reply::Done(_) => Ok(false),
             _ => Err(Failure::strange_reply().into()),
@@ -575,7 +576,7 @@ impl LockTarget for LockOfClient {
 
     async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
         let call = Call::plain("PTTL").lock(self.kind()?.names());
-        match look_up(&self.engine.core, call).await? {
+        match ask(&self.engine.core, call).await? {
             Reply::Done(_) => Ok(Ttl::Free),
             Reply::Busy(None) => Ok(Ttl::NoExpiry),
             Reply::Busy(Some(left)) => Ok(Ttl::Left(left)),
@@ -587,22 +588,20 @@ impl LockTarget for LockOfClient {
         let core = &self.engine.core;
         let kind = self.kind()?;
         let names = kind.names();
-        let fleet = open_fleet(core)?;
         // A repeat could not report what the first command did, so it is sent once, over a connection that a round trip
         // has just checked. Any answer shows that the connection works.
         let probe = kind.commands.look(names);
-        if let Err(silence @ Error::Unavailable { .. }) = look_up(core, probe).await {
+        if let Err(silence @ Error::Unavailable { .. }) = ask(core, probe).await {
             return Err(silence);
         }
         let call = kind.commands.force(names, core.client_text());
-        let pending = Pending::start(&fleet, call.clone());
-        let answer = pending.within(core.config.command_timeout).await?;
-        match answer.reply {
+        let reply = tell(core, call).await?;
+        match reply {
             Reply::Gone => Ok(false),
             Reply::WrongType => Err(Error::wrong_type()),
             // The number of a hold of this client that it ended; no hold has the number 0.
             Reply::Done(own) | Reply::Unheard(own) => {
-                if matches!(answer.reply, Reply::Unheard(_)) {
+                if matches!(reply, Reply::Unheard(_)) {
                     core.warn_wake_up_denied(names);
                 }
                 let id = core.hold_id(own);
@@ -616,47 +615,6 @@ impl LockTarget for LockOfClient {
             _ => Err(Failure::strange_reply().into()),
         }
     }
-}
-
-impl LockOfClient {
-    /// Sends a command that may be repeated, and is once if the connection was cut.
-    pub(super) async fn ask(&self, call: Call<'_>) -> Result<Reply, Error> {
-        look_up(&self.engine.core, call).await
-    }
-
-    /// Sends a command that must not be repeated.
-    pub(super) async fn tell(&self, call: Call<'_>) -> Result<Reply, Error> {
-        let core = &self.engine.core;
-        let pending = Pending::start(&open_fleet(core)?, call);
-        Ok(pending.within(core.config.command_timeout).await?.reply)
-    }
-}
-
-/// Sends a command that changes nothing. Repeats it once if the connection was cut.
-async fn look_up(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
-    asked(core, |fleet| Pending::start(fleet, call.clone())).await
-}
-
-/// What a command that changes nothing came to. It is started once more if the connection was cut.
-pub(super) async fn asked(
-    core: &Core,
-    mut start: impl FnMut(&Arc<Fleet>) -> Pending,
-) -> Result<Reply, Error> {
-    let limit = core.config.command_timeout;
-    let end = core.now() + limit;
-    let pending = start(&open_fleet(core)?);
-    let mut outcome = pending.until(limit, end).await;
-    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        // The runtime of the connection may have ended, or this task may run on another one by now.
-        let pending = start(&open_fleet(core)?);
-        outcome = pending.until(limit, end).await;
-    }
-    Ok(outcome?.reply)
-}
-
-fn open_fleet(core: &Core) -> Result<Arc<Fleet>, Error> {
-    core.check_open()?;
-    core.backend.callers_fleet()
 }
 
 tokio::task_local! {

@@ -7,7 +7,8 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::handle::{Handle, LockKind, LockOfClient, LockTarget, asked};
+use super::command::asked;
+use super::handle::{Handle, LockKind, LockOfClient, LockTarget};
 use crate::backend::{Failure, Pending};
 use crate::config::is_label;
 use crate::engine::core::Core;

@@ -3,13 +3,16 @@
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
 //! handles and the lock of a client ([`handle`]), who holds a lock and who waits ([`inspect`]), the [`kinds`], owners
 //! ([`owner`]), elections ([`election`]). A level of a hold of [`several`] locks has a level of each, as in a [`multi`] lock
-//! or at a [`quorum`]. A [`semaphore`] has permits instead.
+//! or at a [`quorum`]. A [`semaphore`] has permits instead, and a [`latch`] has nothing to hold. [`command`] sends what is no
+//! part of a hold.
 
+mod command;
 mod election;
 mod guard;
 mod handle;
 mod inspect;
 pub mod kinds;
+mod latch;
 mod multi;
 mod object;
 mod owner;
@@ -31,6 +34,7 @@ pub use self::kinds::permits::{InvalidPermitId, PermitId};
 pub use self::kinds::read_write::{ReadLock, ReadWriteLock, WriteGuard, WriteLock};
 pub use self::kinds::simple::SimpleLock;
 pub use self::kinds::spin::SpinLock;
+pub use self::latch::CountDownLatch;
 pub use self::multi::{MultiLock, MultiLockBuilder};
 #[cfg(feature = "blocking")]
 pub(crate) use self::object::release_after_run;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::command::{ask, tell};
 use super::guard::LockGuard;
 use super::handle::{LockOfClient, LockTarget};
 use super::kinds::permits::{self, MOST_AT_ONCE, PermitId, Permits, Records};
@@ -345,7 +346,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
         let asked = async {
             let names = self.target.kind()?.names();
             let call = Records::of_kind::<K>().look(names, what);
-            match self.target.ask(call).await? {
+            match ask(self.target.core(), call).await? {
                 Reply::Done(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
                 Reply::DoneNegative(number) => Ok(i64::try_from(number).map_or(i64::MIN, |n| -n)),
                 Reply::WrongType => Err(Error::wrong_type()),
@@ -361,8 +362,8 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
             let names = self.target.kind()?.names();
             let call = Records::of_kind::<K>().change(names, how, permits);
             let reply = match how {
-                "first" | "total" => self.target.ask(call).await?,
-                _ => self.target.tell(call).await?,
+                "first" | "total" => ask(self.target.core(), call).await?,
+                _ => tell(self.target.core(), call).await?,
             };
             match reply {
                 Reply::Done(changed) => Ok(changed > 0),
@@ -441,7 +442,7 @@ impl PermitExpirableSemaphore {
         let released = async {
             let names = self.target.kind()?.names();
             let call = Records::Shared.release_one(names, id);
-            match self.target.tell(call).await? {
+            match tell(self.target.core(), call).await? {
                 Reply::Gone => Ok(false),
                 Reply::Woke(_) | Reply::Done(_) | Reply::Unheard(_) => Ok(true),
                 _ => Err(Failure::strange_reply().into()),
@@ -629,7 +630,7 @@ impl Permit {
         self.check()?;
         let names = self.target.kind()?.names();
         let hold_id = self.level.hold_id().ok_or_else(Error::not_owner)?;
-        let reply = self.target.ask(self.request.forget(names, hold_id)).await?;
+        let reply = ask(self.target.core(), self.request.forget(names, hold_id)).await?;
         match reply.found() {
             Some(true) => {
                 self.request.forgotten.store(true, Ordering::Release);

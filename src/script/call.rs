@@ -75,6 +75,9 @@ scripts! {
     PERMITS_LOOK = "permits/look.lua",
     PERMITS_CHANGE = "permits/change.lua",
     PERMITS_NOTE = "permits/note.lua",
+    LATCH_LOOK = "latch/look.lua",
+    LATCH_CHANGE = "latch/change.lua",
+    LATCH_COUNT_DOWN = "latch/count_down.lua",
 }
 
 /// A hold that a call is about, and the lease that it is to have.

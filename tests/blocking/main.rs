@@ -106,6 +106,20 @@ fn a_plain_thread_has_every_kind_and_verb() {
     let id = permit.ids()[0];
     permit.release().unwrap();
     assert!(!leased.release_permit(id).unwrap(), "it was given back");
+    let latch = client.get_count_down_latch("latch");
+    assert!(latch.try_set_count(2).unwrap());
+    assert_eq!(latch.count_down().unwrap(), 1);
+    assert!(!latch.wait_within(Duration::ZERO).unwrap());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| latch.wait());
+        assert_eq!(latch.count_down().unwrap(), 0);
+        waits.join().unwrap().unwrap();
+    });
+    assert!(latch.wait_within(MINUTE).unwrap());
+    assert_eq!(
+        (latch.count().unwrap(), latch.delete().unwrap()),
+        (0, false)
+    );
     assert!(client.shutdown(MINUTE).is_clean());
     client.shutting_down();
     assert!(matches!(tick.lock(), Err(Error::Closed)));

@@ -62,7 +62,7 @@ const RARE: [&str; 6] = [
 /// What a kind needs beside the plain lock's rights, and what it does not.
 pub(crate) fn documented(kind: &str) -> (Vec<&'static str>, Vec<&'static str>) {
     let document = include_str!("../../docs/acl.md");
-    let row = format!("| {kind} |");
+    let row = format!("|{kind}|");
     let row = document.lines().find(|line| line.starts_with(&row));
     let row = row.unwrap_or_else(|| panic!("docs/acl.md has no row for {kind}"));
     let mut cells = row.split('|').skip(2).map(|cell| {
@@ -275,7 +275,7 @@ async fn each_right_of_those_who_ask_is_needed_and_costs_no_more_than_the_page_s
     let needed = |call: &str| {
         let row = document
             .lines()
-            .find(|line| line.starts_with(&format!("| `{call}` |")));
+            .find(|line| line.starts_with(&format!("|`{call}`|")));
         let cell = row.and_then(|row| row.split('|').nth(2)).expect("a row");
         let rights = cell
             .split('`')

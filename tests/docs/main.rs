@@ -7,6 +7,7 @@ mod common;
 mod acl;
 mod acl_deployments;
 mod acl_kinds;
+mod acl_latch;
 mod acl_permits;
 mod api;
 mod blocking;

@@ -41,7 +41,7 @@ fn every_error_has_a_line() {
     let code = text("src/error.rs");
     let mut checked = 0;
     for (name, shown) in [
-        ("Error", "| `{}"),
+        ("Error", "|`{}"),
         ("LostReason", "reason: {} }`"),
         ("ConfigError", "Config({}"),
     ] {
@@ -77,7 +77,7 @@ fn events() -> BTreeSet<(String, String)> {
 fn the_table_of_events_is_that_of_the_code() {
     let troubleshooting = text("docs/troubleshooting.md");
     let (_, rows) = troubleshooting
-        .split_once("| level | event | means |\n|---|---|---|\n")
+        .split_once("|level|event|means|\n|---|---|---|\n")
         .expect("the table");
     let rows = rows.lines().take_while(|line| line.starts_with('|'));
     let listed: BTreeSet<_> = rows
@@ -128,8 +128,8 @@ fn every_event_that_is_named_has_its_level() {
 fn every_setting_has_a_line() {
     let table = text("docs/configuration.md");
     for (file, prefix) in [
-        ("src/client/builder.rs", "| `"),
-        ("src/backoff.rs", "| … `Backoff::"),
+        ("src/client/builder.rs", "|`"),
+        ("src/backoff.rs", "|… `Backoff::"),
     ] {
         let code = text(file);
         let setters = code.lines().filter_map(|line| {

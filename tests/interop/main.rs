@@ -7,6 +7,7 @@ mod fair;
 mod fenced;
 mod java_holds;
 mod java_kinds;
+mod latch;
 mod names;
 mod passing;
 mod peer;

@@ -23,7 +23,7 @@ const LAYERS: [&[&str]; 11] = [
 ];
 
 /// The engine's rooms from the ground up. A room may use those before it.
-const ENGINE: [&str; 5] = ["hold", "gate", "core", "caller", "keeper"];
+const ENGINE: [&str; 6] = ["hold", "gate", "latches", "core", "caller", "keeper"];
 
 /// The backend's rooms from the ground up. A room may use those before it.
 const BACKEND: [&str; 5] = ["timers", "failure", "connect", "command", "cluster"];

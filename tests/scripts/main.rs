@@ -9,6 +9,7 @@ mod ends;
 mod fair;
 mod fenced;
 mod kept;
+mod latch;
 mod permits;
 mod rw;
 mod simple;

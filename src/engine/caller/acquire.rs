@@ -179,7 +179,7 @@ fn begin(
             }
         }
         core.check_accepting()?;
-        core.check_supported(&request.kind)?;
+        core.check_supported(request.kind.commands.rules().needs_time)?;
         let fleet = core.backend.callers_fleet()?;
         let now = core.now();
         let ticket = Ticket::new(core.number(), request);

@@ -286,6 +286,9 @@ impl Tasks {
             Mail::Serve(names) => {
                 self.all.spawn(own(job::serve(keeper, names)));
             }
+            Mail::Watch(names) => {
+                self.all.spawn(own(job::watch_latch(keeper, names)));
+            }
             Mail::Release(hold) => {
                 self.releases
                     .spawn(own(reaper::complete_release(keeper, hold)));

@@ -20,6 +20,7 @@ mod answers;
 mod bench;
 mod failure;
 mod kinds;
+mod latch;
 mod owner;
 mod permits;
 mod request;

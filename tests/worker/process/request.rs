@@ -8,6 +8,7 @@ use watchlock::Lease;
 use crate::bench::{Contended, Pairs};
 use crate::failure::Failure;
 use crate::kinds::{Called, Kind, Name};
+use crate::latch::LatchVerb;
 use crate::permits::{GivenBack, PermitJob, PermitKind, PermitVerb};
 
 /// A request, and the number of its answer.
@@ -29,6 +30,10 @@ pub(crate) enum Op {
         kind: &'static Kind,
         name: Name,
         question: Question,
+    },
+    Latch {
+        name: String,
+        verb: LatchVerb,
     },
     Permits(PermitJob),
     BenchPairs(Pairs),
@@ -114,6 +119,9 @@ impl Fields {
             "force_unlock" | "is_locked" | "ttl" => self.named(op),
             "acquire" | "try_acquire" | "release" | "set_permits" | "permits" | "add_permits" => {
                 self.permits(op)
+            }
+            "latch_set" | "latch_count" | "latch_down" | "latch_await" | "latch_delete" => {
+                self.latch(op)
             }
             "bench_pairs" => self.bench_pairs(),
             "bench_contended" => self.bench_contended(),
@@ -273,6 +281,18 @@ impl Fields {
     fn count(&self, field: &str) -> Result<Option<u32>, Failure> {
         let number = self.number(field)?.map(u32::try_from).transpose();
         number.map_err(|_| out_of_range(field))
+    }
+
+    fn latch(&self, op: &str) -> Result<Op, Failure> {
+        let verb = match op {
+            "latch_set" => LatchVerb::Set(self.required("count")?),
+            "latch_count" => LatchVerb::Count,
+            "latch_down" => LatchVerb::Down,
+            "latch_await" => LatchVerb::Await(self.required_ms("wait_ms")?),
+            _ => LatchVerb::Delete,
+        };
+        let name = self.text("name")?.to_owned();
+        Ok(Op::Latch { name, verb })
     }
 
     fn bench_pairs(&self) -> Result<Op, Failure> {

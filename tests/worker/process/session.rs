@@ -12,6 +12,7 @@ use crate::answers::{Answers, Outcome, outcome_of};
 use crate::bench;
 use crate::failure::Failure;
 use crate::kinds::Connected;
+use crate::latch;
 use crate::owner::{Job, Label};
 use crate::permits::Grants;
 use crate::request::{Op, Opening, Question, Request, Server};
@@ -95,6 +96,10 @@ impl Session {
                 };
                 let client = client.clone();
                 self.grants.submit(client, id, job);
+            }
+            Op::Latch { name, verb } => {
+                let latch = latch::of(self.client()?, &name)?;
+                self.answer_later(id, latch::ask(latch, verb));
             }
             Op::BenchPairs(plan) => {
                 let client = self.client()?.clone();

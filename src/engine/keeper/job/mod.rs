@@ -22,6 +22,7 @@
 //! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
 mod fair;
+mod latch;
 mod listening;
 mod policy;
 
@@ -32,6 +33,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use self::fair::QueuePlaces;
+pub(super) use self::latch::watch_latch;
 use self::listening::{ChannelNews, LINGER, Listening};
 use self::policy::WaitPolicy;
 use crate::backend::{CommandResult, Failure, Pending};

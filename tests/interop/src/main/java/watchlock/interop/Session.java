@@ -53,6 +53,8 @@ final class Session {
             ownerless.submit(() -> answer(request, timed -> LockOps.ownerless(use(kind), kind, request, timed)));
         } else if (PermitOps.OPS.contains(request.op())) {
             submitPermits(request);
+        } else if (LatchOps.ALL.contains(request.op())) {
+            ownerless.submit(() -> answer(request, timed -> LatchOps.run(use(), request, timed)));
         } else if (request.op().equals("open")) {
             answer(request, timed -> open(request, timed));
         } else if (request.op().equals("shutdown")) {

@@ -1,0 +1,41 @@
+//! Single commands that a caller sends and awaits itself: questions, and changes that no hold is about.
+
+use std::sync::Arc;
+
+use crate::backend::{Fleet, Pending};
+use crate::engine::core::Core;
+use crate::error::Error;
+use crate::script::{Call, Reply};
+
+/// Sends a command that may be repeated. Repeats it once if the connection was cut.
+pub(super) async fn ask(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
+    asked(core, |fleet| Pending::start(fleet, call.clone())).await
+}
+
+/// Sends a command that must not be repeated.
+pub(super) async fn tell(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
+    let pending = Pending::start(&open_fleet(core)?, call);
+    Ok(pending.within(core.config.command_timeout).await?.reply)
+}
+
+/// What a command that may be repeated came to. It is started once more if the connection was cut.
+pub(super) async fn asked(
+    core: &Core,
+    mut start: impl FnMut(&Arc<Fleet>) -> Pending,
+) -> Result<Reply, Error> {
+    let limit = core.config.command_timeout;
+    let end = core.now() + limit;
+    let pending = start(&open_fleet(core)?);
+    let mut outcome = pending.until(limit, end).await;
+    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+        // The runtime of the connection may have ended, or this task may run on another one by now.
+        let pending = start(&open_fleet(core)?);
+        outcome = pending.until(limit, end).await;
+    }
+    Ok(outcome?.reply)
+}
+
+pub(super) fn open_fleet(core: &Core) -> Result<Arc<Fleet>, Error> {
+    core.check_open()?;
+    core.backend.callers_fleet()
+}
