@@ -1,4 +1,5 @@
--- Takes permits, all or none: each has a record, and is taken off the number of free permits.
+-- Grants requests for permits in their order, each all or none, until one does not fit: each permit has a record, and is
+-- taken off the number of free permits.
 --
 -- KEYS[1] free      - string: number of free permits, may be negative
 -- KEYS[2] taken     - zset: id of a taken permit -> ms of server time when its lease ends
@@ -7,21 +8,24 @@
 -- ARGV[2] initial   - permits to set if the number is missing; 0 sets none
 -- ARGV[3] client    - uuid
 -- ARGV[4] channel   - waiters listen to it
--- ARGV[5] count     - of permits, 1 to 1024
--- ARGV[6] and on    - their ids, fresh for every attempt; then the command that wakes waiters, PUBLISH when missing
+-- ARGV[5] count     - of permits that each request asks for; of all together 1 to 1024
+-- ARGV[6] requests  - how many
+-- ARGV[7] and on    - the ids of the permits, fresh for every attempt; then the command that wakes waiters, PUBLISH when
+--                     missing
 --
--- Returns   {-2, n} taken, n permits are free; -3 the keys are not those of a semaphore; else busy: ms until a lease ends
+-- Returns   {-2, n} n requests are granted; -3 the keys are not those of a semaphore; else busy: ms until a lease ends
 --           (-1: none does)
 -- Publishes the number of free permits, when others may take some that they could not take before
--- Repeat    finds its own records and returns "taken" again; takes only permits whose record is gone
+-- Repeat    finds its own records, and takes only permits whose record is gone
 local free, taken, needs = KEYS[1], KEYS[2], KEYS[3]
 local lease_ms, initial, client = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local channel, count = ARGV[4], tonumber(ARGV[5])
-for i, least in pairs({ [1] = 1, [2] = 0, [5] = 1 }) do
+local channel, count, requests = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+for i, least in pairs({ [1] = 1, [2] = 0, [5] = 1, [6] = 1 }) do
   local number = string.match(ARGV[i] or '', '^%d+$') and tonumber(ARGV[i])
   if not number or number < least or number > 2 ^ 53 then return redis.error_reply('ERR argument out of range') end
 end
-if #ARGV < 5 + count then return redis.error_reply('ERR permit ids are missing') end
+local last_id = 6 + count * requests
+if #ARGV < last_id then return redis.error_reply('ERR permit ids are missing') end
 
 local function failed(reply) return type(reply) == 'table' and reply.err end
 local value, records = redis.pcall('GET', free), redis.pcall('ZCARD', taken)
@@ -36,43 +40,50 @@ end
 
 local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
-local own, scores, mine, missing = {}, {}, {}, {}
-for i = 6, 5 + count do
-  local ends = number and tonumber(redis.call('ZSCORE', taken, ARGV[i]))
-  own[ARGV[i]] = true
-  if not ends then missing[#missing + 1] = ARGV[i] end
-  -- Later in any case, because replicas can only acknowledge a write.
-  scores[#scores + 1] = string.format('%.0f', math.max(now_ms + lease_ms, (ends or 0) + 1))
-  scores[#scores + 1] = ARGV[i]
-end
+local own = {}
+for i = 7, last_id do own[ARGV[i]] = true end
 local back, restore = {}, {}
 local over = number and redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0,
-  math.max(100, count))
+  math.max(100, last_id))
 for i = 1, over and #over or 0, 2 do
   if not own[over[i]] then
     back[#back + 1] = over[i]
     restore[#restore + 1], restore[#restore + 2] = over[i + 1], over[i]
   end
 end
--- An older request of another client, for 30 of every 40 s: what it needs must be left. Without a note this one is the
--- youngest.
-local notes, since, reserve = redis.call('HGETALL', needs), math.huge, 0
+-- An older request of another client, for 30 of every 40 s: what it needs must be left. The own note is about the first
+-- request; without one a request is the youngest.
+local notes, since, reserve, of_others = redis.call('HGETALL', needs), math.huge, 0, 0
 for turn = 1, 2 do -- the own note first
   for i = 1, #notes, 2 do
     local n, from, till = string.match(notes[i + 1], '^(%d+):(%d+):(%d+)$')
     n, from, till = tonumber(n) or 0, tonumber(from) or 0, tonumber(till) or 0
     if turn == 1 and notes[i] == client and till >= now_ms then since = from end
-    local older = from < since or from == since and notes[i] < client
-    if turn == 2 and notes[i] ~= client and older and till >= now_ms and (now_ms - from) % 40000 < 30000 then
-      reserve = math.max(reserve, n)
+    if turn == 2 and notes[i] ~= client and till >= now_ms and (now_ms - from) % 40000 < 30000 then
+      of_others = math.max(of_others, n)
+      if from < since or from == since and notes[i] < client then reserve = math.max(reserve, n) end
     end
   end
 end
 local ttl_ms, taken_ttl_ms = redis.call('PTTL', free), redis.call('PTTL', taken)
 
-local left = (number or initial) + #back - #missing
-local granted = #missing == 0 or left >= reserve
-if not granted then left = left + #missing end
+local left, granted = (number or initial) + #back, 0
+local scores, missing = {}, {}
+while granted < requests do
+  local ends, lacks = {}, {}
+  for i = 7 + granted * count, 6 + (granted + 1) * count do
+    ends[i] = number and tonumber(redis.call('ZSCORE', taken, ARGV[i]))
+    if not ends[i] then lacks[#lacks + 1] = ARGV[i] end
+  end
+  if #lacks > 0 and left - #lacks < reserve then break end
+  granted, left, reserve = granted + 1, left - #lacks, of_others
+  for _, id in ipairs(lacks) do missing[#missing + 1] = id end
+  for i = 7 + (granted - 1) * count, 6 + granted * count do
+    -- Later in any case, because replicas can only acknowledge a write.
+    scores[#scores + 1] = string.format('%.0f', math.max(now_ms + lease_ms, (ends[i] or 0) + 1))
+    scores[#scores + 1] = ARGV[i]
+  end
+end
 if not number then
   redis.call('DEL', taken)
   redis.call('SET', free, ARGV[2])
@@ -86,12 +97,12 @@ if failed(counted) then
   return counted
 end
 local function wake()
-  if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[6 + count] or 'PUBLISH', channel, string.format('%.0f', left)) end
+  if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[last_id + 1] or 'PUBLISH', channel, string.format('%.0f', left)) end
 end
-if not granted then
+if granted == 0 then
   if #back > 0 or ttl_ms == -2 then wake() end
   -- The end of an own record of an earlier try frees nothing for this one.
-  local first = redis.call('ZRANGE', taken, 0, count, 'WITHSCORES')
+  local first = redis.call('ZRANGE', taken, 0, count * requests, 'WITHSCORES')
   for i = 1, #first, 2 do
     local ends = not own[first[i]] and tonumber(first[i + 1])
     if ends then return ends < 922337203685477 and math.max(0, math.ceil(ends - now_ms)) or -1 end
@@ -116,4 +127,4 @@ if failed(recorded) then
 end
 local noted = since < math.huge and redis.pcall('HDEL', needs, client) == 1
 if noted or #back > 0 or ttl_ms == -2 then wake() end
-return { -2, math.max(left, 0) }
+return { -2, granted }

@@ -570,6 +570,10 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
             server_age: answer.server_age,
             token: reply.token(),
             open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
+            granted: match reply {
+                Reply::Done(granted) => granted,
+                _ => 1,
+            },
         }),
         Reply::Gone => Answered::Missing,
         Reply::Busy(ttl) => Answered::Busy(ttl),

@@ -66,7 +66,16 @@ fn with_ids(first: &[&str], ids: &[&str]) -> Vec<String> {
 }
 
 fn acquire_of(client: &str, lease: &str, initial: &str, ids: &[&str]) -> Call {
-    let args = with_ids(&[lease, initial, client, CHANNEL], ids);
+    acquire_all_of(client, lease, initial, &[ids])
+}
+
+/// A try for several requests that ask for as many permits.
+fn acquire_all_of(client: &str, lease: &str, initial: &str, requests: &[&[&str]]) -> Call {
+    let count = requests[0].len().to_string();
+    let number = requests.len().to_string();
+    let sizes = [&count, &number].map(String::as_str);
+    let first = [&[lease, initial, client, CHANNEL], &sizes[..]].concat();
+    let args = strings(&[&first, &requests.concat()[..]].concat());
     Call(text("acquire"), vec![LOCK, RECORDS, NEEDS], args)
 }
 
@@ -169,16 +178,46 @@ fn ids(ids: &[&str]) -> Vec<String> {
 async fn acquire_takes_permits_once_however_often_it_runs() {
     let mut scene = Scene::of_permits("5").await;
     for _ in 0..3 {
-        assert_eq!(scene.ask(acquire("30000", &["a", "b"])).await, (-2, 3));
+        assert_eq!(scene.ask(acquire("30000", &["a", "b"])).await, (-2, 1));
         assert_eq!(scene.counted().await, (Some(3), ids(&["a", "b"])));
     }
     let busy = scene.ask(acquire("30000", &["c", "d", "e", "f"])).await;
     // Each repeat within a ms adds one.
     assert!((20_000..=30_010).contains(&busy.0), "{busy:?}");
     assert_eq!(scene.counted().await, (Some(3), ids(&["a", "b"])));
-    assert_eq!(scene.ask(acquire("30000", &["c", "d", "e"])).await, (-2, 0));
+    assert_eq!(scene.ask(acquire("30000", &["c", "d", "e"])).await, (-2, 1));
     assert!(scene.heard().await.is_empty());
     assert_eq!(scene.server.keys().await.len(), 2);
+}
+
+#[tokio::test]
+async fn requests_are_granted_in_their_order_until_one_does_not_fit() {
+    let scene = Scene::of_permits("5").await;
+    let three: [&[&str]; 3] = [&["a", "b"], &["c", "d"], &["e", "f"]];
+    let call = || acquire_all_of(CLIENT, "30000", "0", &three);
+    for _ in 0..2 {
+        assert_eq!(scene.ask(call()).await, (-2, 2));
+        assert_eq!(scene.counted().await, (Some(1), ids(&["a", "b", "c", "d"])));
+    }
+    // None behind one that does not fit, even if it did before.
+    scene.ask(release(&["a", "b"])).await;
+    scene
+        .ask(acquire_of(OTHER, "30000", "0", &["x", "y"]))
+        .await;
+    assert!(scene.ask(call()).await.0 > 0);
+    assert_eq!(scene.counted().await, (Some(1), ids(&["c", "d", "x", "y"])));
+}
+
+#[tokio::test]
+async fn an_own_note_speaks_for_the_first_request_only() {
+    let scene = Scene::of_permits("5").await;
+    let noted = |client, permits, waited| note(client, permits, waited, "3000").at(1_000_000);
+    scene.ask(noted(OTHER, "4", "1000")).await;
+    scene.ask(noted(CLIENT, "1", "2000")).await;
+    let three: [&[&str]; 3] = [&["a"], &["b"], &["c"]];
+    let call = acquire_all_of(CLIENT, "30000", "0", &three).at(1_000_000);
+    assert_eq!(scene.ask(call).await, (-2, 1));
+    assert_eq!(scene.counted().await, (Some(4), ids(&["a"])));
 }
 
 /// A repeat counts from its own send.
@@ -192,7 +231,7 @@ async fn a_repeated_acquire_sets_the_end_anew_and_never_sooner() {
         (end(1_006_000, "100"), 1_035_001),
         (end(2_000_000, "100"), 2_000_100),
     ] {
-        assert_eq!(scene.ask(call).await, (-2, 0));
+        assert_eq!(scene.ask(call).await, (-2, 1));
         assert_eq!(scene.ends("a").await, ends);
     }
     assert_eq!(scene.counted().await, (Some(0), ids(&["a"])));
@@ -227,7 +266,7 @@ async fn permits_whose_lease_is_over_come_back_once() {
         }
         assert_eq!(scene.heard().await, ["2"]);
         let got = scene.ask(acquire("30000", &["x", "y"]).at(2_000)).await;
-        assert_eq!(got, (-2, 0));
+        assert_eq!(got, (-2, 1));
     }
 }
 
@@ -349,7 +388,7 @@ async fn one_try_takes_back_as_many_ended_permits_as_it_asks_for() {
     }
     let wanted: Vec<_> = (0..200).map(|number| format!("new{number}")).collect();
     let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
-    assert_eq!(scene.ask(acquire("30000", &wanted)).await, (-2, 0));
+    assert_eq!(scene.ask(acquire("30000", &wanted)).await, (-2, 1));
 }
 
 #[tokio::test]
@@ -460,7 +499,7 @@ async fn an_older_request_is_left_what_it_needs() {
         .await;
     let call = |ids: &[&str], now| acquire("30000", ids).at(now);
     assert_eq!(scene.ask(call(&["a", "b"], 1_000_000)).await.0, -1);
-    assert_eq!(scene.ask(call(&["a"], 1_000_000)).await, (-2, 4));
+    assert_eq!(scene.ask(call(&["a"], 1_000_000)).await, (-2, 1));
     assert_eq!(scene.ask(call(&["b"], 1_000_000)).await.0, 30_000);
     // An own note that is older goes first, and one that is younger does not.
     scene
@@ -470,7 +509,7 @@ async fn an_older_request_is_left_what_it_needs() {
     scene
         .ask(note(CLIENT, "1", "1001", "3000").at(1_000_000))
         .await;
-    assert_eq!(scene.ask(call(&["b"], 1_000_000)).await, (-2, 3));
+    assert_eq!(scene.ask(call(&["b"], 1_000_000)).await, (-2, 1));
     assert_eq!(scene.heard().await, ["3"], "who deferred to it may go on");
     let left: Vec<String> = scene.server.query(&["HKEYS", NEEDS]).await;
     assert_eq!(left, [OTHER], "the grant removes the own note");

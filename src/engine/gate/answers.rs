@@ -39,6 +39,8 @@ pub(crate) struct Grant {
     pub(crate) token: Option<FencingToken>,
     /// No writer waits, so other readers need not ask.
     pub(crate) open: bool,
+    /// How many of the requests that the try was for are granted, the first ones.
+    pub(crate) granted: u64,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         rules: Rules,
         effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Settled)> {
-        let attempt = self.seat.answered(command)?;
+        let mut attempt = self.seat.answered(command)?;
+        let beside = std::mem::take(&mut attempt.beside);
+        let tried = (!beside.is_empty()).then(|| (attempt.clone(), answer.clone()));
         self.try_at_once = false;
         let hold = Arc::clone(&attempt.hold);
         let held = self.seat.held();
@@ -120,6 +124,9 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects,
         };
         let settled = answered.settle(answer);
+        if let Some((tried, answer)) = tried {
+            self.settle_beside(beside, &tried, &answer, now, rules, effects);
+        }
         if !self.queue.is_empty() {
             // The job may have had nothing to do until now.
             self.notify_job();
@@ -348,14 +355,14 @@ impl<C: Clone + PartialEq> Gate<C> {
 }
 
 /// An attempt that left the seat, with all that its answer changes.
-struct AnsweredAttempt<'a, C> {
-    gate: &'a mut Gate<C>,
-    attempt: Attempt<C>,
+pub(super) struct AnsweredAttempt<'a, C> {
+    pub(super) gate: &'a mut Gate<C>,
+    pub(super) attempt: Attempt<C>,
     /// Whether it is a join of the hold that has the seat.
-    is_join: bool,
-    now: Moment,
-    rules: Rules,
-    effects: &'a mut Effects,
+    pub(super) is_join: bool,
+    pub(super) now: Moment,
+    pub(super) rules: Rules,
+    pub(super) effects: &'a mut Effects,
 }
 
 impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
@@ -373,7 +380,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
     }
 
-    fn got(&mut self, grant: Grant) -> Settled {
+    pub(super) fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let (now, request) = (self.now, &ticket.request);
         let term = request.lease.term(grant.sent_at);
@@ -559,7 +566,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
     }
 
-    fn not_got(&mut self) -> Settled {
+    pub(super) fn not_got(&mut self) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let unsettled = ticket.unsettled();
         let has_place = unsettled.is_some_and(|kept| Arc::ptr_eq(&kept, hold));

@@ -4,16 +4,25 @@
 //! 1. Requests are served in the order of the calls, whatever they ask for. So if the lock is busy for the head of the queue,
 //!    it is for all behind it.
 //! 2. A busy answer counts for who asks for as much or more. When the head asks for less, it tries at once.
+//! 3. A try is for the head and those right behind it that ask for the same, because several may be granted at once. Redis
+//!    grants the first of them, as many as fit. They stay in the queue meanwhile.
 //!
 //! For a lock that is not counted every request asks for one, and the only seat is that of the gate.
 
 use std::sync::Arc;
 
-use super::seat::Seat;
+use super::answers::{Answered, AnsweredAttempt, Grant, Settled};
+use super::seat::{Attempt, Seat};
 use super::ticket::{Ticket, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::Gate;
+use crate::engine::gate::{Gate, LastAnswer, Rules};
+use crate::engine::hold::state::HoldState;
 use crate::engine::hold::{Effects, Hold};
+
+/// The most requests of one try.
+const MOST_TOGETHER: u32 = 64;
+/// The most permits that one command asks for.
+const MOST_PERMITS: u32 = 1_024;
 
 impl<C: Clone + PartialEq> Gate<C> {
     /// The seat that `hold` has, if it has one: its own, or the gate's.
@@ -46,6 +55,77 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
+    /// The tickets behind `head`, which is first, that a try for it asks for, too: as many as were granted of late, and more.
+    pub(crate) fn beside(&self, head: &Ticket) -> Vec<Arc<Ticket>> {
+        let wants = head.request.kind.commands.wants();
+        let most = self.together.min(MOST_PERMITS / wants).saturating_sub(1);
+        let alike = |ticket: &&Arc<Ticket>| {
+            let request = &ticket.request;
+            request.kind.commands.wants() == wants && request.lease == head.request.lease
+        };
+        let behind = self.queue.iter().skip(1).take(most as usize);
+        behind.take_while(alike).cloned().collect()
+    }
+
+    /// The command of the try for `head` is for `beside` as well.
+    pub(crate) fn tries_beside(&mut self, beside: Vec<(Arc<Ticket>, Arc<Hold>)>) {
+        if let Seat::Trying(attempt) = &mut self.seat {
+            attempt.beside = beside;
+        }
+    }
+
+    /// Applies the answer to a try to those that it was for beside the head.
+    pub(super) fn settle_beside(
+        &mut self,
+        beside: Vec<(Arc<Ticket>, Arc<Hold>)>,
+        tried: &Attempt<C>,
+        answer: &Answered,
+        now: Moment,
+        rules: Rules,
+        effects: &mut Effects,
+    ) {
+        let asked = 1 + beside.len() as u64;
+        let wants = tried.ticket.request.kind.commands.wants();
+        let granted = match answer {
+            Answered::Got(grant) => grant.granted.clamp(1, asked),
+            _ => 0,
+        };
+        for ((ticket, hold), place) in beside.into_iter().zip(1..) {
+            let mut answered = AnsweredAttempt {
+                gate: &mut *self,
+                attempt: Attempt {
+                    hold,
+                    ticket,
+                    ..tried.clone()
+                },
+                is_join: false,
+                now,
+                rules,
+                effects: &mut *effects,
+            };
+            match answer {
+                Answered::Got(grant) if place < granted => answered.got_beside(*grant),
+                answer => answered.not_got_beside(answer),
+            }
+        }
+        if granted > 0 {
+            self.together = if granted < asked {
+                granted as u32 + 1
+            } else {
+                self.together * 2
+            };
+            self.together = self.together.clamp(2, MOST_TOGETHER);
+        }
+        if (1..asked).contains(&granted) && !tried.early {
+            // The next one did not fit.
+            self.last_answer = LastAnswer::Busy(None);
+            self.try_at_once = false;
+            self.wakeups.answered_busy();
+            self.busy_for = wants;
+            self.conclude_late(now, effects);
+        }
+    }
+
     /// The lock is known to be busy for the head, and so for all behind it; or the head asks for less than that answer was
     /// about, and tries at once. Returns false then.
     pub(super) fn recheck_head(&mut self) -> bool {
@@ -59,6 +139,39 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.notify_job();
         }
         !less
+    }
+}
+
+impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
+    /// A ticket beside the head is granted.
+    fn got_beside(&mut self, grant: Grant) {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        let hold = Arc::clone(hold);
+        ticket.set_sent();
+        self.gate.queue.remove(ticket.number);
+        if self.got(grant) == Settled::Held {
+            self.effects.look(&hold);
+        }
+    }
+
+    /// It is not granted, or nobody knows. It is still in the queue, if anybody waits for it.
+    fn not_got_beside(&mut self, answer: &Answered) {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        let hold = Arc::clone(hold);
+        if let Answered::Failed(failure) = answer {
+            if !failure.was_not_sent() {
+                ticket.set_sent();
+            }
+            if failure.is_unanswered() {
+                self.effects.change(&hold, HoldState::taint);
+            }
+        }
+        if hold.is_tainted() {
+            ticket.set_unsettled(Some(&hold));
+        }
+        if self.not_got() == Settled::Over {
+            self.effects.change(&hold, |state| state.end(Ok(())));
+        }
     }
 }
 

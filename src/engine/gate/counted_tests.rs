@@ -27,18 +27,21 @@ struct Caller {
     over: bool,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 enum What {
     Try,
     Release,
 }
 
+#[derive(Clone)]
 struct Command {
     id: u32,
     what: What,
     hold: Arc<Hold>,
-    /// Whether Redis had it, and what it said: done, or not.
-    executed: Option<bool>,
+    /// The holds of the tickets behind the one that it is for.
+    beside: Vec<Arc<Hold>>,
+    /// Whether Redis had it, and what it said: how many holds it is done for.
+    executed: Option<u64>,
 }
 
 struct World {
@@ -84,18 +87,24 @@ impl World {
     fn command(&mut self, what: What, hold: &Arc<Hold>) -> u32 {
         self.next += 1;
         let (id, hold) = (self.next, Arc::clone(hold));
-        let executed = None;
         self.commands.push(Command {
             id,
             what,
             hold,
-            executed,
+            beside: Vec::new(),
+            executed: None,
         });
         id
     }
 
     fn attempt(&mut self, ticket: &Ticket) -> (Arc<Hold>, u32) {
-        let hold = ticket.unsettled().unwrap_or_else(|| {
+        let hold = self.attempt_for(ticket);
+        let command = self.command(What::Try, &hold);
+        (hold, command)
+    }
+
+    fn attempt_for(&mut self, ticket: &Ticket) -> Arc<Hold> {
+        ticket.unsettled().unwrap_or_else(|| {
             self.number += 1;
             let wants = ticket.request.kind.commands.wants();
             let made = Origin {
@@ -103,9 +112,7 @@ impl World {
                 ..origin(self.number)
             };
             Hold::trying(made, Moment::NEVER)
-        });
-        let command = self.command(What::Try, &hold);
-        (hold, command)
+        })
     }
 
     fn carry_out(&mut self, effects: Effects) {
@@ -159,20 +166,32 @@ impl World {
     }
 
     fn execute(&mut self, index: usize) {
-        let Command { what, hold, .. } = &self.commands[index];
-        let (wants, number) = (hold.kind.commands.wants(), hold.number);
+        let Command {
+            what, hold, beside, ..
+        } = self.commands[index].clone();
         let done = match what {
-            What::Try if self.records.contains_key(&number) => true,
-            What::Try if self.free >= wants => {
-                self.free -= wants;
-                self.records.insert(number, wants);
-                true
+            What::Try => {
+                let holds = std::iter::once(hold).chain(beside);
+                holds.take_while(|hold| self.takes(hold)).count() as u64
             }
-            What::Try => false,
-            What::Release => self.give_back(number),
+            What::Release => self.give_back(hold.number).into(),
         };
         self.commands[index].executed = Some(done);
         self.see_busy();
+    }
+
+    /// Redis grants a request, if it fits.
+    fn takes(&mut self, hold: &Hold) -> bool {
+        let wants = hold.kind.commands.wants();
+        if self.records.contains_key(&hold.number) {
+            return true;
+        }
+        let fits = self.free >= wants;
+        if fits {
+            self.free -= wants;
+            self.records.insert(hold.number, wants);
+        }
+        fits
     }
 
     fn give_back(&mut self, number: u64) -> bool {
@@ -184,7 +203,8 @@ impl World {
 
     fn answer(&mut self, index: usize, lost: bool) {
         let command = self.commands.remove(index);
-        let done = command.executed == Some(true);
+        let granted = command.executed.unwrap_or(0);
+        let done = granted > 0;
         let mut effects = Effects::default();
         match command.what {
             What::Try => {
@@ -193,6 +213,7 @@ impl World {
                     server_age: None,
                     token: None,
                     open: false,
+                    granted,
                 };
                 let answer = match (lost, done) {
                     (true, _) => Answered::Failed(Failure::no_reply()),
@@ -206,13 +227,14 @@ impl World {
                 if settled == Settled::Over {
                     hold.end(Ok(()));
                 }
-                if settled == Settled::Held {
-                    let granted = |caller: &&Caller| caller.ticket.is_decided();
-                    let granted = self.callers.iter().filter(granted);
-                    let granted = granted.map(|caller| caller.ticket.number);
-                    let first = granted.filter(|number| waiting.contains(number)).min();
-                    assert_eq!(first, waiting.first().copied(), "somebody was overtaken");
-                }
+                // Who was granted came before all that still wait. A single try may have found it busy.
+                let patient = self.callers.iter().filter(|caller| !caller.once);
+                let patient = patient.filter(|caller| waiting.contains(&caller.ticket.number));
+                let decided: Vec<_> = patient.map(|caller| caller.ticket.is_decided()).collect();
+                assert!(
+                    decided.is_sorted_by(|first, next| first >= next),
+                    "somebody was overtaken"
+                );
             }
             What::Release => {
                 let answer = match (lost, done) {
@@ -262,7 +284,17 @@ impl World {
         };
         if at_once || std::mem::take(&mut self.permit) {
             let (hold, command) = self.attempt(&head);
+            let beside = self.gate.beside(&head).into_iter();
+            let beside = beside.map(|ticket| {
+                let hold = self.attempt_for(&ticket);
+                (ticket, hold)
+            });
+            let beside: Vec<_> = beside.collect();
+            if let Some(command) = self.commands.last_mut() {
+                command.beside = beside.iter().map(|(_, hold)| Arc::clone(hold)).collect();
+            }
             assert!(self.gate.try_head(&head, at(1), |_| (hold, command)));
+            self.gate.tries_beside(beside);
         } else if !self.listening {
             self.listening = true;
             self.gate.set_listening(true);

@@ -97,6 +97,8 @@ pub(crate) struct Gate<C> {
     last_answer: LastAnswer,
     /// How much of the lock the last busy answer was about.
     busy_for: u32,
+    /// For how many requests a try is at most.
+    together: u32,
     /// The start of the first of the tries that failed since the last "got it" or "busy".
     failing_since: Option<Moment>,
     wakeups: Wakeups,
@@ -129,6 +131,7 @@ impl<C> Default for Gate<C> {
             job: None,
             last_answer: LastAnswer::Nothing,
             busy_for: 1,
+            together: 8,
             failing_since: None,
             wakeups: Wakeups::default(),
             try_at_once: false,

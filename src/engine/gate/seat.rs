@@ -36,6 +36,8 @@ pub(super) struct Attempt<C> {
     pub(super) early: bool,
     /// No answer came in time, and its caller may not be polled: somebody else must complete it.
     pub(super) overdue: bool,
+    /// Of a counted lock, the tickets behind it that the command asks for, too. They stay in the queue meanwhile.
+    pub(super) beside: Vec<(Arc<Ticket>, Arc<Hold>)>,
 }
 
 /// What occupies a name.
@@ -82,7 +84,13 @@ impl<C> Attempt<C> {
             since,
             early: false,
             overdue: false,
+            beside: Vec::new(),
         }
+    }
+
+    fn is_for(&self, ticket: &Arc<Ticket>) -> bool {
+        let mut beside = self.beside.iter();
+        Arc::ptr_eq(&self.ticket, ticket) || beside.any(|(other, _)| Arc::ptr_eq(other, ticket))
     }
 }
 
@@ -160,7 +168,7 @@ impl<C: Clone + PartialEq> Seat<C> {
     /// Whether a command of `ticket` is in flight, here or along with a release.
     pub(super) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
         let attempt = self.attempt().or(self.next());
-        attempt.is_some_and(|attempt| Arc::ptr_eq(&attempt.ticket, ticket))
+        attempt.is_some_and(|attempt| attempt.is_for(ticket))
     }
 
     /// What was taken has been given back while a try is under way, so its "busy" may be out of date.

@@ -87,6 +87,12 @@ pub(crate) trait Commands: Send + Sync {
         ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 
+    /// Starts several holds of a counted lock, in their order, until one does not fit: `first`, and `others` that ask for the
+    /// same.
+    fn acquire_all<'a>(&self, first: HoldRef<'a>, _others: &[&str]) -> Call<'a> {
+        ACQUIRE.on(first.names).arg(first.id).arg(first.lease)
+    }
+
     /// Asks whether an acquire would find the lock busy, and writes nothing.
     fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {
         look(names)
@@ -272,6 +278,17 @@ impl Kind {
     pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
         let call = self.commands.acquire(self.hold(hold_id, lease), sort);
         call.acknowledged().undone_by(self, hold_id)
+    }
+
+    /// A try for several holds. If replicas must acknowledge what is granted, a try is for one.
+    pub(crate) fn acquire_all<'a>(
+        &'a self,
+        first: &'a str,
+        others: &[&str],
+        lease: LeaseMs,
+    ) -> Call<'a> {
+        let call = self.commands.acquire_all(self.hold(first, lease), others);
+        call.acknowledged().undone_by(self, first)
     }
 
     pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {

@@ -259,15 +259,22 @@ impl Commands for Permits {
     }
 
     fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
-        let names = hold.names;
-        let (client, _) = hold.id.split_once(':').unwrap_or_default();
+        self.acquire_all(hold, &[])
+    }
+
+    fn acquire_all<'a>(&self, first: HoldRef<'a>, others: &[&str]) -> Call<'a> {
+        let names = first.names;
+        let (client, _) = first.id.split_once(':').unwrap_or_default();
         let call = PERMITS_ACQUIRE
             .on(names)
             .key(self.records.of(names))
             .key(names.other(NEEDS));
-        let call = call.arg(hold.lease).arg(self.initial);
+        let call = call.arg(first.lease).arg(self.initial);
         let call = call.arg(client).arg(names.channel());
-        with_ids(call, ids(hold.id, self.count)).publishes()
+        let call = call.arg(self.count).arg(1 + others.len() as u64);
+        let holds = std::iter::once(first.id).chain(others.iter().copied());
+        let ids = holds.flat_map(|id| ids(id, self.count));
+        ids.fold(call, |call, id| call.arg(id.0)).publishes()
     }
 
     fn look_for_holder<'a>(&self, names: &'a Names) -> Call<'a> {

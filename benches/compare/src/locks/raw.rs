@@ -298,13 +298,13 @@ impl Commands for Permits {
         let mut acquire = call.script(0, &[name, &taken(name), &needs]);
         acquire.arg(LEASE_MS).arg(super::PERMITS);
         acquire.arg(&call.hold_id).arg(permits_channel(name));
-        acquire.arg(1).arg("0123456789abcdef");
+        acquire.arg(1).arg(1).arg("0123456789abcdef");
         acquire
     }
 
     fn release(call: &Calls, name: &str) -> Cmd {
         let mut release = call.script(1, &[name, &taken(name)]);
-        release.arg(permits_channel(name)).arg(1);
+        release.arg(permits_channel(name)).arg("given").arg(1);
         release.arg("0123456789abcdef");
         release
     }

@@ -83,6 +83,7 @@ impl World {
                 server_age: None,
                 token: None,
                 open: self.open && reply == Reply::Done(0),
+                granted: 1,
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),

@@ -38,7 +38,7 @@ use self::listening::{ChannelNews, LINGER, Listening};
 use self::policy::WaitPolicy;
 use crate::backend::{CommandResult, Failure, Pending};
 use crate::clock::Moment;
-use crate::engine::caller::acquire::{new_hold, start_join};
+use crate::engine::caller::acquire::{new_hold, start_join, untried_hold};
 use crate::engine::caller::release;
 use crate::engine::core::{Core, settle_attempt, settle_release};
 use crate::engine::gate::answers::SentAs;
@@ -211,7 +211,7 @@ impl NameJob {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
                 let mark = note_of(gate, &ticket, &core, since);
-                let (hold, command) = start_try(&core, &ticket, mark, since);
+                let (hold, command) = start_try(&core, &ticket, &[], mark, since);
                 (ticket, hold, command)
             });
             let command = next.as_ref().map(|(_, _, command)| command.clone());
@@ -244,14 +244,30 @@ impl NameJob {
         let mut tried = None;
         self.at(|gate, _| {
             let mark = note_of(gate, head, &core, now);
-            gate.try_head(head, now, |shared| {
+            let counted = head.request.kind.commands.leaves_the_seat();
+            let beside = match core.config.acks {
+                None if counted => gate.beside(head),
+                _ => Vec::new(),
+            };
+            let finish_by = now + core.config.command_timeout;
+            let beside = beside.into_iter().map(|ticket| {
+                let hold = ticket
+                    .unsettled()
+                    .unwrap_or_else(|| untried_hold(&core, &ticket, finish_by));
+                (ticket, hold)
+            });
+            let beside: Vec<_> = beside.collect();
+            let starts = gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
                     Some(shared) => start_join(&core.keeper_fleet, shared, head),
-                    None => start_try(&core, head, mark, now),
+                    None => start_try(&core, head, &beside, mark, now),
                 };
                 tried = Some(command.clone());
                 (hold, command)
-            })
+            });
+            if starts {
+                gate.tries_beside(beside);
+            }
         });
         // The lock stays free until the try arrives.
         if let Some(command) = tried {
@@ -501,10 +517,11 @@ fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) 
     }
 }
 
-/// Makes a try for `ticket`. If the outcome of the one before is unknown, it has the same hold id.
+/// Makes a try for `ticket`, and for those `beside` it. If the outcome of the one before is unknown, it has the same hold id.
 fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
+    beside: &[(Arc<Ticket>, Arc<Hold>)],
     mark: Duration,
     now: Moment,
 ) -> (Arc<Hold>, Pending) {
@@ -524,7 +541,12 @@ fn start_try(
     if ticket.may_have_place() {
         ticket.set_unsettled(Some(&hold));
     }
-    let call = hold.kind.acquire(&hold.id, hold.lease, sort);
+    let call = if beside.is_empty() {
+        hold.kind.acquire(&hold.id, hold.lease, sort)
+    } else {
+        let others: Vec<&str> = beside.iter().map(|(_, hold)| &*hold.id).collect();
+        hold.kind.acquire_all(&hold.id, &others, hold.lease)
+    };
     let command = Pending::start(&core.keeper_fleet, call);
     (hold, command)
 }

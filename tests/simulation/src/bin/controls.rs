@@ -209,8 +209,8 @@ const CONTROLS: [Control; 34] = [
     of_permits(
         "no more permits than there are",
         "lua/permits/acquire.lua",
-        "local granted = #missing == 0 or left >= reserve",
-        "local granted = #missing == 0 or left >= reserve - 1",
+        "if #lacks > 0 and left - #lacks < reserve then break end",
+        "if #lacks > 0 and left - #lacks < reserve - 1 then break end",
     ),
     of_permits(
         "a permit that is taken has a record",
@@ -227,13 +227,13 @@ const CONTROLS: [Control; 34] = [
     of_permits(
         "a release that runs twice gives back once",
         "lua/permits/release.lua",
-        "if #mine == 0 then return -5 end\nlocal left = redis.pcall('INCRBY', free, #mine)",
+        "if #mine == 0 then return kept == count and -2 or -5 end\nlocal left = redis.pcall('INCRBY', free, #mine)",
         "local left = redis.pcall('INCRBY', free, count)",
     ),
     of_permits(
         "a release of permits is published",
         "lua/permits/release.lua",
-        "heard = redis.pcall(ARGV[3 + count] or 'PUBLISH', channel, string.format('%.0f', left))",
+        "heard = redis.pcall(ARGV[4 + count] or 'PUBLISH', channel, string.format('%.0f', left))",
         "heard = 0",
     ),
     of_permits(
