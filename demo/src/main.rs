@@ -13,6 +13,7 @@ mod frozen;
 mod killed;
 mod late;
 mod nested;
+mod permits;
 mod quorum;
 mod stage;
 mod watchdog;
@@ -67,5 +68,6 @@ async fn scenes(stage: &Stage) -> Result<Vec<Row>> {
     rows.extend(frozen::scene(stage).await?);
     rows.extend(late::scene(stage).await?);
     rows.extend(quorum::scene().await?);
+    rows.extend(permits::scene(stage).await?);
     Ok(rows)
 }

@@ -5,4 +5,5 @@ mod classics;
 mod controls;
 mod failovers;
 mod mixed;
+mod permits;
 mod quorum;

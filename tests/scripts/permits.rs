@@ -580,7 +580,7 @@ async fn notes_that_are_over_are_removed_by_the_next_one() {
 /// With the last record its key goes, and the TTL with it.
 #[tokio::test]
 async fn a_denied_change_of_the_number_leaves_the_records_their_ttl() {
-    for call in [release(&["a"]), acquire("30000", &["b"])] {
+    for call in [release(&["a"]), acquire("30000", &["b", "c"])] {
         let scene = Scene::of_permits("0").await;
         scene.record("1000", "a").await;
         for key in [LOCK, RECORDS] {

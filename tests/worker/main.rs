@@ -302,7 +302,7 @@ async fn other_kinds_and_requests_are_unsupported() {
     }
     let red = json!({"owner": "a", "kind": "red", "name": ["x"]});
     assert_eq!(refusal(&worker, "lock", red).await, "unsupported");
-    for op in ["acquire", "dance"] {
+    for op in ["drain_permits", "dance"] {
         assert_eq!(
             refusal(&worker, op, json!({"name": "x"})).await,
             "unsupported"
