@@ -11,7 +11,9 @@ use watchlock::redis::{
     self, AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue,
     IntoConnectionInfo, RedisError,
 };
-use watchlock::{Client, ClientBuilder, Error, Holder, Lock, Quorum, Tls};
+use watchlock::{
+    Client, ClientBuilder, Error, Holder, Lock, PermitExpirableSemaphore, Quorum, Tls,
+};
 
 use crate::options::{Kind, ServerOptions};
 use crate::status::{Failure, Status};
@@ -56,6 +58,14 @@ impl Locks {
     /// The lock `name` of this kind.
     pub(crate) fn get(&self, kind: Kind, name: &str) -> Arc<dyn Lock> {
         with_lock!(self, kind, name, lock => lock.into())
+    }
+
+    /// The expirable semaphore `name`; a quorum has none.
+    pub(crate) fn semaphore(&self, name: &str) -> Option<PermitExpirableSemaphore> {
+        match self {
+            Self::Of(client) => Some(client.get_permit_expirable_semaphore(name)),
+            Self::OfMajority(_) => None,
+        }
     }
 
     /// The holders that Redis shows.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 
 use crate::status::OF_RUN;
@@ -66,6 +66,15 @@ pub(crate) struct RunOptions {
     /// The kind of lock
     #[arg(long, value_enum, default_value_t = Kind::Plain)]
     pub(crate) kind: Kind,
+    /// Take one of TOTAL permits of an expirable semaphore instead of a lock, so that TOTAL commands at most run at once.
+    /// A number that is set in Redis already stays as it is
+    #[arg(
+        long,
+        value_name = "TOTAL",
+        value_parser = value_parser!(u32).range(1..=i64::from(i32::MAX)),
+        conflicts_with_all = ["kind", "at_least", "quorum"]
+    )]
+    pub(crate) permits: Option<u32>,
     /// The lease, which is renewed every third of it: 500ms to 24h. If `run` dies, the lock is free after it
     #[arg(long, value_name = "TIME", default_value = "30", value_parser = lease)]
     pub(crate) watchdog: Duration,

@@ -72,7 +72,9 @@ impl From<&Error> for Status {
             }
             Error::Denied { .. } => Self::DENIED,
             Error::Lost { .. } => Self::LOST,
-            Error::InvalidName { .. } | Error::InvalidLease { .. } => Self::USAGE,
+            Error::InvalidName { .. } | Error::InvalidLease { .. } | Error::InvalidCount { .. } => {
+                Self::USAGE
+            }
             Error::Config(_)
             | Error::WrongType { .. }
             | Error::CrossSlot { .. }
