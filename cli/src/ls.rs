@@ -33,10 +33,11 @@ fn rows(lock: &Held) -> impl Iterator<Item = [String; 6]> {
     lock.holders.iter().map(|holder| {
         [
             shown(&lock.name),
-            lock.kind.name().to_owned(),
+            lock.kind_name().to_owned(),
             holder.shown(),
             holder.count.to_string(),
-            lock.ttl_ms.map_or_else(|| "none".to_owned(), time),
+            // A reader and a permit have an end of their own.
+            (holder.ttl_ms.or(lock.ttl_ms)).map_or_else(|| "none".to_owned(), time),
             lock.waiting
                 .map_or_else(|| "?".to_owned(), |waiting| waiting.to_string()),
         ]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
+use watchlock::PermitId;
 
 use crate::status::OF_RUN;
 
@@ -23,15 +24,16 @@ pub(crate) enum Command {
     ///
     /// CMD runs without a shell. If the lock cannot be kept, CMD is ended before anybody else can take it: TERM, then KILL.
     Run(Box<RunOptions>),
-    /// List the locks that are held, those of Java services with Redisson too
+    /// List the locks and permits that are held, those of Java services with Redisson too
     ///
-    /// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one.
+    /// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one. Of
+    /// semaphores that are not expirable Redisson does not record the permits.
     Ls(Box<ListOptions>),
-    /// Show one lock: holders, leases, token, queue
+    /// Show one lock or semaphore: holders, leases, token, queue, permits
     ///
-    /// Exits with 0 if it is held, 1 if it is free.
+    /// Exits with 0 if it is held, or a permit is taken, and with 1 if it is free.
     Show(Box<ShowOptions>),
-    /// Release a lock by force
+    /// Release a lock by force, or give back a permit
     ///
     /// It shows the holder and asks first. The holder learns of it with its next renewal, and may be at work until then. Exits
     /// with 1 if the lock was free, or nothing was released.
@@ -133,6 +135,9 @@ pub(crate) struct ReleaseOptions {
     /// The kind of lock [default: as it looks in Redis; `simple` must be said]
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
+    /// Give back the permit with this id, of an expirable semaphore
+    #[arg(long, value_name = "ID", conflicts_with_all = ["kind", "quorum"])]
+    pub(crate) permit: Option<PermitId>,
     #[command(flatten)]
     pub(crate) server: ServerOptions,
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::connect::Server;
-use crate::inspect::{Details, Held, Inspector, details};
+use crate::inspect::{Details, Held, HeldKind, Inspector, Permits, details};
 use crate::options::{Kind, ServerOptions, ShowOptions};
 use crate::status::{Failure, Status};
 use crate::text::{print, shown, time};
@@ -23,7 +23,12 @@ pub(crate) async fn show(options: &ShowOptions) -> Result<Status, Failure> {
     } else {
         text_of(&lock, &details)
     });
-    Ok(Status::DONE)
+    // All permits of a semaphore may be free.
+    Ok(if lock.holders.is_empty() {
+        Status::NO
+    } else {
+        Status::DONE
+    })
 }
 
 /// The lock as it stands; None if it is free. At a quorum, the lock of the first server, if a majority has it.
@@ -42,7 +47,11 @@ pub(crate) async fn look(
         };
         holding += 1;
         if found.is_none() {
-            found = Some((lock, details(server, &key).await?));
+            let details = match lock.kind {
+                HeldKind::Lock(_) => details(server, &key).await?,
+                HeldKind::Expirable | HeldKind::Counting => Details::default(),
+            };
+            found = Some((lock, details));
         }
     }
     let needed = if options.quorum {
@@ -56,7 +65,7 @@ pub(crate) async fn look(
 fn json_of(lock: &Held, details: &Details) -> String {
     let mut all = lock.json();
     let queue = details.queue.iter().map(|id| shown(id));
-    all["held"] = true.into();
+    all["held"] = (!lock.holders.is_empty()).into();
     all["token"] = details.token.clone().into();
     all["queue"] = queue.collect::<Vec<_>>().into();
     all["writers_wait"] = details.writers_wait.into();
@@ -67,19 +76,28 @@ pub(crate) fn text_of(lock: &Held, details: &Details) -> String {
     let ttl = |ms: Option<u64>| ms.map_or_else(|| "none".to_owned(), time);
     let mut lines = vec![
         format!("name      {}", shown(&lock.name)),
-        format!("kind      {}", lock.kind.name()),
+        format!("kind      {}", lock.kind_name()),
         format!("ttl       {}", ttl(lock.ttl_ms)),
     ];
+    if let Some(permits) = &lock.permits {
+        let Permits { free, taken } = permits;
+        lines.push(format!("permits   {free} free, {taken} taken"));
+    }
+    let is_semaphore = lock.permits.is_some();
     for holder in &lock.holders {
         let id = shown(&holder.hold_id);
         let label = holder
             .label
             .as_deref()
             .map(|label| format!("{}, ", shown(label)));
+        let label = label.unwrap_or_default();
+        if is_semaphore {
+            lines.push(format!("permit    {label}{id}, ttl {}", ttl(holder.ttl_ms)));
+            continue;
+        }
         let own = holder.ttl_ms.map(|ms| format!(", ttl {}", time(ms)));
         lines.push(format!(
-            "holder    {}{id}, count {}{}",
-            label.unwrap_or_default(),
+            "holder    {label}{id}, count {}{}",
             holder.count,
             own.unwrap_or_default()
         ));

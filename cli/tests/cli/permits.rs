@@ -6,6 +6,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, said, watchlock};
+use crate::snapshot::{snapshot, without_times};
 
 /// `watchlock run --permits` of the semaphore `x`.
 fn run(server: &RedisServer, permits: &str, options: &[&str], command: &[&str]) -> Command {
@@ -172,4 +173,167 @@ async fn statuses_are_those_of_locks() {
     let mut out_of_reach = watchlock(&["run", "-n", "--permits", "1", "x", "true"]);
     let out_of_reach = said(out_of_reach.env("WATCHLOCK_URL", "redis://127.0.0.1:1/"));
     assert_eq!(out_of_reach.status, 69, "{}", out_of_reach.err);
+}
+
+const JAVA: &str = "\u{1}bcdefghijklmnop";
+const JAVA_ID: &str = "0162636465666768696a6b6c6d6e6f70";
+const RUST: &str = "7f3c8a52-02f1-4f0e-8d0b-5b2f8f6f2c11";
+
+/// The server's clock.
+async fn now(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) = server.query(&["TIME"]).await;
+    seconds * 1000 + micros / 1000
+}
+
+/// Semaphores of both kinds and languages, and what looks like one.
+async fn many() -> RedisServer {
+    let server = RedisServer::start();
+    let now = now(&server).await;
+    let over = (now - 1000).to_string();
+    let later = (now + 9_999_999).to_string();
+    let record = async |key: &str, end: &str, id: &str| {
+        server.cmd(&["ZADD", key, end, id]).await;
+    };
+    // Of Java: one permit for ever, one whose lease is over.
+    server.cmd(&["SET", "imports", "3"]).await;
+    record("{imports}:timeout", "922337203685477", JAVA).await;
+    record("{imports}:timeout", &over, "abcdefghijklmnop").await;
+    // A number of which only this crate's permits are recorded.
+    server.cmd(&["SET", "a{b}c", "-1"]).await;
+    record("watchlock_permits:a{b}c", &later, &format!("{RUST}:5:0")).await;
+    server
+        .cmd(&[
+            "SET",
+            &format!("watchlock_client:{RUST}"),
+            "billing@host-7\u{7}",
+        ])
+        .await;
+    // Nothing is taken.
+    server.cmd(&["SET", "all-free", "2"]).await;
+    server.cmd(&["SET", "over", "1"]).await;
+    record("{over}:timeout", &over, JAVA).await;
+    // No semaphores.
+    record("{gone}:timeout", &later, JAVA).await;
+    server.cmd(&["SET", "text", "x"]).await;
+    record("{text}:timeout", &later, JAVA).await;
+    server.cmd(&["SET", "odd", "2"]).await;
+    server.cmd(&["RPUSH", "{odd}:timeout", JAVA]).await;
+    server.cmd(&["RPUSH", "list", "2"]).await;
+    record("{list}:timeout", &later, JAVA).await;
+    record("session:timeout", &later, "user").await;
+    server.cmd(&["SET", "simple", "17", "PX", "9999999"]).await;
+    server
+}
+
+#[tokio::test]
+async fn ls_lists_semaphores_of_which_permits_are_taken() {
+    let server = many().await;
+    let table = said(&mut at(&server, &["ls"]));
+    assert_eq!((table.status, table.err.as_str()), (0, ""));
+    let json = said(&mut at(&server, &["ls", "--json"])).out;
+    snapshot(
+        "ls-semaphores",
+        &format!("{}{}", table.out, without_times(&json)),
+    );
+    let names = |arguments: &[&str]| {
+        let out = said(at(&server, &["ls"]).args(arguments)).out;
+        let rows = out.lines().skip(1);
+        let name = |row: &str| row.split_whitespace().next().map(str::to_owned);
+        rows.filter_map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["imp*"]), ["imports"]);
+    assert_eq!(names(&["a*"]), ["a{b}c"]);
+    assert_eq!(names(&["--prefix", "imp"]), ["orts"]);
+    assert_eq!(names(&["--prefix", "a{b}"]), ["c"]);
+    let one = said(&mut at(&server, &["ls", "--limit", "1"]));
+    assert_eq!(one.out.lines().count(), 2);
+    assert_eq!(one.err, "watchlock: there are more; --limit is 1\n");
+}
+
+#[tokio::test]
+async fn show_shows_a_semaphore_with_the_ends_of_its_permits() {
+    let server = many().await;
+    let (mut pages, mut json) = (String::new(), String::new());
+    for (name, status) in [("imports", 0), ("a{b}c", 0), ("all-free", 1), ("over", 1)] {
+        let page = said(&mut at(&server, &["show", name]));
+        assert_eq!((page.status, page.err.as_str()), (status, ""), "{name}");
+        pages.push_str(&page.out);
+        pages.push('\n');
+        json.push_str(&said(&mut at(&server, &["show", "--json", name])).out);
+    }
+    snapshot(
+        "show-semaphores",
+        &format!("{pages}{}", without_times(&json)),
+    );
+    for (name, status) in [("gone", 1), ("list", 78), ("{imports}:timeout", 78)] {
+        let shown = said(&mut at(&server, &["show", name]));
+        assert_eq!(shown.status, status, "{name}: {}", shown.err);
+    }
+    // Strings may be simple locks.
+    for name in ["text", "simple"] {
+        let shown = said(&mut at(&server, &["show", name]));
+        assert!(shown.out.contains("kind      simple"), "{}", shown.out);
+    }
+}
+
+#[tokio::test]
+async fn a_permit_of_run_is_listed_with_its_label_and_released_by_its_id() {
+    let server = RedisServer::start();
+    let script = "echo $WATCHLOCK_HOLD; exec sleep 1000";
+    let options = ["--watchdog", "900ms"];
+    let mut job =
+        Job::start(run(&server, "2", &options, &["sh", "-c", script]).env("USER", "jane"));
+    let id = job.line();
+    let label = format!(" {} sh", job.pid());
+    eventually("the label is there", PATIENCE, async || {
+        said(&mut at(&server, &["ls"])).out.contains(&label)
+    })
+    .await;
+    let shown = said(&mut at(&server, &["show", "x"])).out;
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(
+        lines[1..4],
+        [
+            "kind      expirable",
+            "ttl       none",
+            "permits   1 free, 1 taken"
+        ]
+    );
+    assert!(lines[4].starts_with("permit    jane@"), "{shown}");
+    assert!(
+        lines[4].contains(&format!("{label}, {id}, ttl 0.")),
+        "{shown}"
+    );
+    assert_eq!(lines[5], "waiting   0");
+
+    let release = |arguments: &[&str]| said(at(&server, &["release"]).args(arguments));
+    assert_eq!(release(&["--permit", "0bad", "--yes", "x"]).status, 64);
+    assert_eq!(
+        release(&["--permit", &id, "--kind", "plain", "x"]).status,
+        64
+    );
+    assert_eq!(release(&["--yes", "x"]).status, 78, "it is a semaphore");
+    let refused = release(&["--permit", &id, "x"]);
+    assert_eq!(refused.status, 1);
+    assert!(refused.err.contains(&label), "{}", refused.err);
+    assert!(
+        refused.err.ends_with("nothing was released\n"),
+        "{}",
+        refused.err
+    );
+    let other = release(&["--permit", JAVA_ID, "--yes", "x"]);
+    assert_eq!(other.status, 1);
+    let text = format!("watchlock: permit {JAVA_ID} of \"x\" is not taken\n");
+    assert!(other.err.ends_with(&text), "{}", other.err);
+    assert_eq!(free(&server).await, Some(1));
+    let released = release(&["--permit", &id.to_uppercase(), "--yes", "x"]);
+    assert_eq!(released.status, 0, "{}", released.err);
+    assert_eq!(free(&server).await, Some(2));
+    assert_eq!(job.end().0, 75);
+    assert_eq!(release(&["--permit", &id, "--yes", "y"]).status, 1);
+    server
+        .cmd(&["HSET", "lock", &format!("{RUST}:1"), "1"])
+        .await;
+    assert_eq!(release(&["--permit", &id, "--yes", "lock"]).status, 78);
+    assert!(server.exists("lock").await);
 }

@@ -1,9 +1,12 @@
 //! Reads locks as they stand in Redis, Java's too. It only reads.
 //!
 //! A hash is a lock if it has one field `<uuid>:<number>`, or the field `mode`. A plain lock and a fair one look the same
-//! unless somebody waits for the fair one, and a fenced lock is a plain one beside whose key there is a token.
+//! unless somebody waits for the fair one, and a fenced lock is a plain one beside whose key there is a token. A semaphore
+//! is found by the records of its permits (`semaphores`).
 
-use std::collections::HashMap;
+mod semaphores;
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use watchlock::redis::{self, FromRedisValue, RedisError};
@@ -12,17 +15,42 @@ use crate::connect::Server;
 use crate::options::Kind;
 use crate::status::Failure;
 use crate::text::shown;
+use semaphores::Labelled;
+pub(crate) use semaphores::Permits;
 
 /// How many holders, and places in a queue, are read of one lock.
 const MOST: usize = 100;
 /// How many keys a step of SCAN looks at.
 const STEP: &[u8] = b"1000";
 
-/// A lock that is held.
+/// What a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldKind {
+    Lock(Kind),
+    /// A semaphore whose permits have ids, shared with Redisson.
+    Expirable,
+    /// One whose number only is.
+    Counting,
+}
+
+impl HeldKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lock(kind) => kind.name(),
+            Self::Expirable => "expirable",
+            Self::Counting => "semaphore",
+        }
+    }
+}
+
+/// A lock that is held, or a semaphore.
 pub(crate) struct Held {
     /// Without the prefix.
     pub(crate) name: Vec<u8>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: HeldKind,
+    /// Of a semaphore.
+    pub(crate) permits: Option<Permits>,
+    /// Or the permits that are taken.
     pub(crate) holders: Vec<Holder>,
     /// None: it has no TTL.
     pub(crate) ttl_ms: Option<u64>,
@@ -31,7 +59,10 @@ pub(crate) struct Held {
 }
 
 pub(crate) struct Holder {
+    /// Or the id of the permit.
     pub(crate) hold_id: Vec<u8>,
+    /// If it is known from the id.
+    client: Option<String>,
     pub(crate) label: Option<Vec<u8>>,
     pub(crate) count: u64,
     /// Of its own lease, if it has one beside the lock's.
@@ -39,12 +70,6 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// The client that holds it, if its id begins with one.
-    pub(crate) fn client(&self) -> Option<&str> {
-        let (client, _) = split(&self.hold_id)?;
-        Some(client)
-    }
-
     /// Who it is, for people.
     pub(crate) fn shown(&self) -> String {
         shown(self.label.as_deref().unwrap_or(&self.hold_id))
@@ -53,7 +78,7 @@ impl Holder {
     pub(crate) fn json(&self) -> Value {
         json!({
             "hold_id": shown(&self.hold_id),
-            "client": self.client(),
+            "client": self.client,
             "label": self.label.as_deref().map(shown),
             "hold_count": self.count,
             "ttl_ms": self.ttl_ms,
@@ -62,11 +87,19 @@ impl Holder {
 }
 
 impl Held {
+    pub(crate) fn kind_name(&self) -> &'static str {
+        self.kind.name()
+    }
+
     pub(crate) fn json(&self) -> Value {
         let holders = self.holders.iter().map(Holder::json);
+        let permits = self.permits.as_ref();
+        let permits =
+            permits.map(|permits| json!({ "free": permits.free, "taken": permits.taken }));
         json!({
             "name": shown(&self.name),
-            "kind": self.kind.name(),
+            "kind": self.kind_name(),
+            "permits": permits,
             "holders": holders.collect::<Vec<_>>(),
             "ttl_ms": self.ttl_ms,
             "waiting": self.waiting,
@@ -116,6 +149,8 @@ pub(crate) struct Inspector<'a> {
     servers: &'a [Server],
     prefix: &'a [u8],
     labels: HashMap<String, Option<Vec<u8>>>,
+    /// The clients that have a label, by the second half of their ids, once somebody asked.
+    by_half: Option<HashMap<String, Labelled>>,
 }
 
 impl<'a> Inspector<'a> {
@@ -124,6 +159,7 @@ impl<'a> Inspector<'a> {
             servers,
             prefix: prefix.as_bytes(),
             labels: HashMap::new(),
+            by_half: None,
         }
     }
 
@@ -135,20 +171,27 @@ impl<'a> Inspector<'a> {
         limit: usize,
     ) -> Result<Vec<Held>, Failure> {
         let pattern = [&literally(self.prefix), pattern.as_bytes()].concat();
+        let mut locks = self.hashes(server, &pattern, limit).await?;
+        if locks.len() < limit {
+            let limit = limit - locks.len();
+            locks.extend(self.semaphores(server, &pattern, limit).await?);
+        }
+        Ok(locks)
+    }
+
+    async fn hashes(
+        &mut self,
+        server: &Server,
+        pattern: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Held>, Failure> {
         let (mut locks, mut cursor) = (Vec::new(), b"0".to_vec());
+        let mut seen = HashSet::new();
         loop {
-            let words: [&[u8]; 8] = [
-                b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", STEP, b"TYPE", b"hash",
-            ];
-            let (next, keys): (Vec<u8>, Vec<Vec<u8>>) = server.ask(&words).await?;
+            let (next, mut keys) = scan(server, &cursor, pattern, b"hash").await?;
+            // SCAN may return a key twice.
+            keys.retain(|key| seen.insert(key.clone()));
             for (key, kind) in candidates(server, keys).await? {
-                // SCAN may return a key twice.
-                let seen = locks.iter().any(|lock: &Held| {
-                    key.ends_with(&lock.name) && key.len() == self.prefix.len() + lock.name.len()
-                });
-                if seen {
-                    continue;
-                }
                 if locks.len() == limit {
                     return Ok(locks);
                 }
@@ -176,7 +219,11 @@ impl<'a> Inspector<'a> {
         };
         match (of_type.as_str(), kind) {
             ("none", _) => Ok(None),
-            ("string", None | Some(Kind::Simple)) => self.simple(server, &key).await,
+            ("string", None) => match self.semaphore(server, &key).await? {
+                Some(semaphore) => Ok(Some(semaphore)),
+                None => self.simple(server, &key).await,
+            },
+            ("string", Some(Kind::Simple)) => self.simple(server, &key).await,
             ("hash", Some(kind)) if kind != Kind::Simple => self.held(server, &key, kind).await,
             ("hash", None) => match candidates(server, vec![key.clone()]).await?.first() {
                 Some((_, kind)) => self.held(server, &key, *kind).await,
@@ -194,16 +241,18 @@ impl<'a> Inspector<'a> {
         };
         let holder = Holder {
             hold_id: token,
+            client: None,
             label: None,
             count: 1,
             ttl_ms: None,
         };
         Ok(Some(Held {
             name: self.name(key),
-            kind: Kind::Simple,
+            kind: HeldKind::Lock(Kind::Simple),
+            permits: None,
             holders: vec![holder],
             ttl_ms,
-            waiting: waiting(server, Kind::Simple, key).await,
+            waiting: waiting(server, HeldKind::Lock(Kind::Simple), key).await,
         }))
     }
 
@@ -226,12 +275,14 @@ impl<'a> Inspector<'a> {
                 Kind::Read | Kind::Write => read_ttl(server, key, &hold_id, count).await?,
                 _ => None,
             };
-            let label = match split(&hold_id) {
-                Some((client, _)) => self.label(client).await,
+            let client = split(&hold_id).map(|(client, _)| client.to_owned());
+            let label = match &client {
+                Some(client) => self.label(client).await,
                 None => None,
             };
             holders.push(Holder {
                 hold_id,
+                client,
                 label,
                 count,
                 ttl_ms: own,
@@ -241,10 +292,12 @@ impl<'a> Inspector<'a> {
             return Ok(None);
         }
         holders.sort_by(|one, other| one.hold_id.cmp(&other.hold_id));
+        let kind = HeldKind::Lock(kind);
         let waiting = waiting(server, kind, key).await;
         Ok(Some(Held {
             name: self.name(key),
             kind,
+            permits: None,
             holders,
             ttl_ms,
             waiting,
@@ -286,6 +339,19 @@ fn literally(text: &[u8]) -> Vec<u8> {
         pattern.push(*byte);
     }
     pattern
+}
+
+/// A step of a walk over the keys of a type that match a pattern: where it goes on, and what it found.
+async fn scan(
+    server: &Server,
+    cursor: &[u8],
+    pattern: &[u8],
+    of_type: &[u8],
+) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
+    let words: [&[u8]; 8] = [
+        b"SCAN", cursor, b"MATCH", pattern, b"COUNT", STEP, b"TYPE", of_type,
+    ];
+    Ok(server.ask(&words).await?)
 }
 
 /// Those hashes that are locks.
@@ -397,11 +463,14 @@ async fn read_ttl(
 }
 
 /// How many clients wait: the queue of a fair lock, or who listens. None if this user may not ask.
-async fn waiting(server: &Server, kind: Kind, key: &[u8]) -> Option<u64> {
+async fn waiting(server: &Server, kind: HeldKind, key: &[u8]) -> Option<u64> {
     let channel = match kind {
-        Kind::Fair => return server.ask(&[b"LLEN", &beside(QUEUE, key)]).await.ok(),
-        Kind::Read | Kind::Write => beside("redisson_rwlock", key),
-        Kind::Plain | Kind::Fenced | Kind::Simple => beside("redisson_lock__channel", key),
+        HeldKind::Lock(Kind::Fair) => {
+            return server.ask(&[b"LLEN", &beside(QUEUE, key)]).await.ok();
+        }
+        HeldKind::Lock(Kind::Read | Kind::Write) => beside("redisson_rwlock", key),
+        HeldKind::Lock(_) => beside("redisson_lock__channel", key),
+        HeldKind::Expirable | HeldKind::Counting => beside("redisson_sc", key),
     };
     if server.in_cluster {
         // Before Redis 7 there is no such command.
@@ -415,7 +484,8 @@ async fn waiting(server: &Server, kind: Kind, key: &[u8]) -> Option<u64> {
     Some(listening)
 }
 
-/// What `show` adds.
+/// What `show` adds of locks.
+#[derive(Default)]
 pub(crate) struct Details {
     pub(crate) token: Option<String>,
     /// The hold ids that wait for a fair lock, in order.
