@@ -1,6 +1,6 @@
 //! `release NAME`: takes a lock, or a permit, away from its holder, which learns of it with its next renewal.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -10,6 +10,7 @@ use crate::inspect::HeldKind;
 use crate::options::{Kind, ReleaseOptions};
 use crate::show::{look, text_of};
 use crate::status::{Failure, Status};
+use crate::text::{say, warn};
 
 /// How long the end may take, if Redis does not answer.
 const SHUTDOWN: Duration = Duration::from_secs(3);
@@ -17,17 +18,17 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 pub(crate) async fn release(options: &ReleaseOptions) -> Result<Status, Failure> {
     let server = &options.server;
     let free = || {
-        eprintln!("watchlock: {:?} is free", options.name);
+        warn(&format!("{:?} is free", options.name));
         Ok(Status::NO)
     };
-    let servers = server.masters().await?;
-    let Some((lock, details)) = look(server, &servers, &options.name, options.kind).await? else {
+    let masters = server.masters().await?;
+    let Some((lock, details)) = look(server, masters, &options.name, options.kind).await? else {
         return free();
     };
     let taken = taken(options, lock.kind)?;
-    eprint!("{}", text_of(&lock, &details));
+    say(&text_of(&lock, &details));
     if !options.yes && !confirmed() {
-        eprintln!("watchlock: nothing was released");
+        warn("nothing was released");
         return Ok(Status::NO);
     }
     let locks = server.connect(None, None).await?;
@@ -43,7 +44,7 @@ pub(crate) async fn release(options: &ReleaseOptions) -> Result<Status, Failure>
         (true, _) => Ok(Status::DONE),
         (false, None) => free(),
         (false, Some(id)) => {
-            eprintln!("watchlock: permit {id} of {:?} is not taken", options.name);
+            warn(&format!("permit {id} of {:?} is not taken", options.name));
             Ok(Status::NO)
         }
     }
@@ -72,9 +73,11 @@ fn taken(options: &ReleaseOptions, found: HeldKind) -> Result<Taken, Failure> {
     Err(Failure::new(Status::CONFIG, wrong))
 }
 
+/// Whether somebody reads the question and says yes.
 fn confirmed() -> bool {
-    eprint!("Release it? The holder may still be at work. [y/N] ");
-    let _ = std::io::stderr().flush();
+    if !say("Release it? The holder may still be at work. [y/N] ") {
+        return false;
+    }
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")

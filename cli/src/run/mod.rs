@@ -16,6 +16,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -36,6 +37,8 @@ use taken::{Taken, Wanted};
 const HELD: &str = "WATCHLOCK_HELD";
 /// The longest grace that is not asked for.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often to look for children of a command that has ended.
+const CHILDREN: Duration = Duration::from_millis(20);
 /// How long the end may take, if Redis does not answer.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
@@ -147,23 +150,32 @@ impl<'a> Run<'a> {
             Ok(child) => child,
             Err(error) => return Ok((End::NotStarted(error.raw_os_error().unwrap_or(0)), false)),
         };
-        let (mut deadline, mut lost) = (Deadline::new(self.grace), None);
-        while !child.has_ended() {
+        let (mut deadline, mut lost, mut killed) = (Deadline::new(self.grace), None, false);
+        loop {
+            let ended = child.has_ended();
+            // At a loss its children have the grace as well.
+            if ended && (killed || !deadline.has_come() || !child.leaves_others()) {
+                break;
+            }
             let (now, left) = (Instant::now(), taken.valid_for());
             let first = !deadline.has_come();
             if let Some(signal) = deadline.due(now, left, lost) {
                 child.signal(signal);
+                killed |= signal == Signal::KILL;
                 if first {
                     self.messages.warn("lost", &self.why(lost));
                 }
             }
+            // Nothing says when the last child ends.
+            let pause = deadline.pause(now, left);
+            let pause = if ended { pause.min(CHILDREN) } else { pause };
             tokio::select! {
                 // First, because a loss that Redis reported leaves the grace, unlike a validity that ends.
                 biased;
                 reason = taken.lost(), if lost.is_none() => lost = Some(reason),
                 _ = ends.recv() => {}
                 signal = self.signals.next() => child.pass(signal),
-                () = sleep(deadline.pause(now, left)) => {}
+                () = sleep(pause) => {}
             }
         }
         let ended_by_us = deadline.has_come();

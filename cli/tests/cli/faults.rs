@@ -121,6 +121,19 @@ async fn a_loss_reaches_the_children_of_the_command() {
 }
 
 #[tokio::test]
+async fn children_have_the_grace_though_the_command_ends_first() {
+    let server = RedisServer::start();
+    let script = "(trap 'echo cleaning; sleep 0.2; echo cleaned; exit' TERM; echo ready; \
+                  while :; do sleep 0.01; done) & wait";
+    let options = ["run", "--watchdog", "6", "--grace", "3"];
+    let mut job = Job::start(at(&server, &options).args(["x", "sh", "-c", script]));
+    assert_eq!(job.line(), "ready");
+    server.cmd(&["DEL", "x"]).await;
+    assert_eq!([job.line(), job.line()], ["cleaning", "cleaned"]);
+    assert_eq!(job.end().0, 75);
+}
+
+#[tokio::test]
 async fn a_blocked_stderr_holds_nothing_up() {
     let server = RedisServer::start();
     let (reader, mut writer) = std::io::pipe().expect("a pipe");

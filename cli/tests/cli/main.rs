@@ -8,6 +8,7 @@ mod faults;
 mod help;
 mod job;
 mod looking;
+mod output;
 mod permits;
 mod run;
 mod signals;
