@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use watchlock::redis;
 
-use super::{
-    Held, HeldKind, Holder, Inspector, MOST, behind, beside, each, scan, split, ttl, waiting,
-};
+use super::{Held, HeldKind, Holder, Inspector, MOST, behind, beside, each, scan, split, ttl};
 use crate::connect::Server;
 use crate::status::Failure;
 
@@ -111,7 +109,7 @@ impl Inspector<'_> {
             permits: Some(Permits { free, taken }),
             holders,
             ttl_ms,
-            waiting: waiting(server, kind, key).await,
+            waiting: self.waits(server, kind, key).await,
         }))
     }
 
