@@ -23,7 +23,7 @@ threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSOR
 simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation RUSTFLAGS="--cfg tokio_unstable" $(CARGO)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls soak bench lint doc house mutants msrv package minimal ci
+.PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls soak bench bench-tools lint doc house mutants msrv package minimal ci
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,6 +78,10 @@ soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
 bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BENCH_QUICK=1 only sees that it runs)
 	@$(with_redis) $(call release,watchlock-compare,watchlock-compare) && \
 	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/release/watchlock-compare
+
+bench-tools: ## what the command line and the metrics cost, in two minutes
+	@$(with_redis) $(CARGO) build --quiet --release --package watchlock-tools --package watchlock-cli && \
+	$(target)/release/watchlock-tools
 
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use watchlock::redis::aio::MultiplexedConnection;
 use watchlock::redis::{
     self, AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue,
     IntoConnectionInfo, RedisError,
 };
-use watchlock::{Client, ClientBuilder, Error, Holder, Lock, Quorum, Tls};
+use watchlock::{
+    Client, ClientBuilder, Error, Holder, Lock, PermitExpirableSemaphore, Quorum, Tls,
+};
 
 use crate::options::{Kind, ServerOptions};
 use crate::status::{Failure, Status};
@@ -19,9 +22,9 @@ use crate::status::{Failure, Status};
 /// For how long to try to connect, as the library does with an acquire.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
-/// For plain connections.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// For plain connections: people wait for what they say.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where the locks are: one deployment, or a majority of servers.
 pub(crate) enum Locks {
@@ -56,6 +59,14 @@ impl Locks {
     /// The lock `name` of this kind.
     pub(crate) fn get(&self, kind: Kind, name: &str) -> Arc<dyn Lock> {
         with_lock!(self, kind, name, lock => lock.into())
+    }
+
+    /// The expirable semaphore `name`; a quorum has none.
+    pub(crate) fn semaphore(&self, name: &str) -> Option<PermitExpirableSemaphore> {
+        match self {
+            Self::Of(client) => Some(client.get_permit_expirable_semaphore(name)),
+            Self::OfMajority(_) => None,
+        }
     }
 
     /// The holders that Redis shows.
@@ -216,28 +227,37 @@ impl Server {
 /// A server that may be out of reach, with the name by which people know it.
 pub(crate) type Reached = Result<Server, (String, Failure)>;
 
+/// The masters that were reached, and why another was not.
+pub(crate) struct Masters {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) failure: Option<Failure>,
+}
+
 impl ServerOptions {
-    /// Connections to all masters: of a quorum to a majority at least, of a cluster to each.
-    pub(crate) async fn masters(&self) -> Result<Vec<Server>, Failure> {
-        let servers = self.servers().await?;
-        let needed = if self.quorum {
-            servers.len() / 2 + 1
-        } else {
-            servers.len()
-        };
-        let (mut reached, mut failed) = (Vec::new(), None);
-        for server in servers {
+    pub(crate) async fn masters(&self) -> Result<Masters, Failure> {
+        let (mut servers, mut failure) = (Vec::new(), None);
+        for server in self.servers().await? {
             match server {
-                Ok(server) => reached.push(server),
-                Err((at, failure)) => {
-                    let text = format!("{at}: {}", failure.message);
-                    failed = Some(Failure::new(failure.status, text));
+                Ok(server) => servers.push(server),
+                Err((at, why)) => {
+                    let text = format!("{at}: {}", why.message);
+                    failure = Some(Failure::new(why.status, text));
                 }
             }
         }
-        match failed {
-            Some(failure) if reached.len() < needed => Err(failure),
-            _ => Ok(reached),
+        Ok(Masters { servers, failure })
+    }
+
+    /// Of the servers of a quorum.
+    pub(crate) fn majority(&self) -> usize {
+        self.url.len() / 2 + 1
+    }
+
+    /// Fails unless enough masters answered: of a quorum a majority, else all.
+    pub(crate) fn enough(&self, answered: usize, failure: Option<Failure>) -> Result<(), Failure> {
+        match failure {
+            Some(failure) if !self.quorum || answered < self.majority() => Err(failure),
+            _ => Ok(()),
         }
     }
 
@@ -249,19 +269,34 @@ impl ServerOptions {
         if self.sentinel.is_some() {
             return Ok(vec![self.by_sentinel(&pems).await?]);
         }
-        let mut servers = Vec::new();
-        for url in &self.url {
-            servers.push(open(info_of(url)?, &pems).await);
-        }
+        let infos: Vec<_> = self.url.iter().map(|url| info_of(url)).collect();
+        let infos = infos.into_iter().collect::<Result<Vec<_>, _>>()?;
         if self.quorum {
-            return Ok(servers);
+            return Ok(open_all(infos, &pems).await);
         }
         // One address, or the seeds of a cluster: the first that answers knows the others.
-        let answers = servers.iter().position(Result::is_ok).unwrap_or(0);
-        let mut seed = match servers.swap_remove(answers) {
-            Ok(seed) => seed,
-            failed => return Ok(vec![failed]),
-        };
+        let mut failed = Vec::new();
+        for info in infos {
+            let seed = match open(info, &pems).await {
+                Ok(seed) => seed,
+                Err(why) => {
+                    failed.push(Err(why));
+                    continue;
+                }
+            };
+            let at = seed.at.clone();
+            match self.behind(seed, &pems).await {
+                Ok(servers) => return Ok(servers),
+                Err(why) => failed.push(Err((at, why))),
+            }
+        }
+        // One is enough to say why.
+        failed.truncate(1);
+        Ok(failed)
+    }
+
+    /// The server, or the masters of its cluster.
+    async fn behind(&self, mut seed: Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
         let mode: Vec<redis::Value> = seed.ask(&[b"HELLO"]).await.unwrap_or_default();
         let mode = mode.chunks(2).any(|pair| match pair {
             [name, value] => text(name) == "mode" && text(value) == "cluster",
@@ -271,7 +306,7 @@ impl ServerOptions {
             return Ok(vec![Ok(seed)]);
         }
         seed.in_cluster = true;
-        nodes(&seed, &pems).await
+        nodes(&seed, pems).await
     }
 
     /// The master that most sentinels name.
@@ -283,17 +318,20 @@ impl ServerOptions {
                 Ok(sentinel) => {
                     let words: [&[u8]; 3] =
                         [b"SENTINEL", b"get-master-addr-by-name", service.as_bytes()];
-                    let address = sentinel.ask::<Option<(String, u16)>>(&words).await?;
-                    named.extend(address);
+                    // Another may know.
+                    match sentinel.ask::<Option<(String, u16)>>(&words).await {
+                        Ok(address) => named.extend(address),
+                        Err(error) => failed = Some(error.into()),
+                    }
                 }
-                Err((at, failure)) => failed = Some((at, failure)),
+                Err((_, failure)) => failed = Some(failure),
             }
         }
         let votes =
             |address: &&(String, u16)| named.iter().filter(|other| other == address).count();
         let Some((host, port)) = named.iter().max_by_key(votes) else {
             let unknown = Failure::new(Status::CONFIG, "no sentinel watches a master of that name");
-            return Err(failed.map_or(unknown, |(_, failure)| failure));
+            return Err(failed.unwrap_or(unknown));
         };
         let url = self.server_url.as_deref().unwrap_or("redis://master/");
         Ok(open(moved(&info_of(url)?, host, *port), pems).await)
@@ -322,15 +360,14 @@ async fn nodes(seed: &Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
             masters.push(master);
         }
     }
-    let mut servers = Vec::new();
-    for (host, port) in masters {
-        let server = open(moved(&seed.info, &host, port), pems).await;
-        servers.push(server.map(|server| Server {
-            in_cluster: true,
-            ..server
-        }));
-    }
-    Ok(servers)
+    let infos = masters.iter();
+    let infos = infos.map(|(host, port)| moved(&seed.info, host, *port));
+    let servers = open_all(infos.collect(), pems).await.into_iter();
+    let in_cluster = |server| Server {
+        in_cluster: true,
+        ..server
+    };
+    Ok(servers.map(|server| server.map(in_cluster)).collect())
 }
 
 fn info_of(url: &str) -> Result<ConnectionInfo, Failure> {
@@ -356,6 +393,11 @@ fn moved(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
         _ => ConnectionAddr::Tcp(host, port),
     };
     info.clone().set_addr(there)
+}
+
+/// Opens connections at once: each may take as long as it may.
+async fn open_all(infos: Vec<ConnectionInfo>, pems: &Pems) -> Vec<Reached> {
+    join_all(infos.into_iter().map(|info| open(info, pems))).await
 }
 
 async fn open(info: ConnectionInfo, pems: &Pems) -> Reached {

@@ -12,7 +12,7 @@ use watchlock::redis;
 use crate::connect::{Server, text};
 use crate::options::DoctorOptions;
 use crate::status::{Failure, Status};
-use crate::text::{print, table};
+use crate::text::{print, shown, table};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -79,8 +79,15 @@ pub(crate) async fn doctor(options: &DoctorOptions) -> Result<Status, Failure> {
     let one = servers.len() == 1;
     let mut status = Status::DONE;
     for server in servers {
-        let (at, checks) = match server {
-            Ok(server) => (server.at.clone(), examine(&server, options).await),
+        let examined = match server {
+            Ok(server) => match examine(&server, options).await {
+                Ok(checks) => Ok((server.at, checks)),
+                Err(failure) => Err((server.at, failure)),
+            },
+            failed => failed.map(|server| (server.at, Vec::new())),
+        };
+        let (at, checks) = match examined {
+            Ok(examined) => examined,
             Err((_, failure)) if one => return Err(failure),
             Err((at, failure)) => {
                 let advice = "the others must carry all locks alone";
@@ -95,7 +102,7 @@ pub(crate) async fn doctor(options: &DoctorOptions) -> Result<Status, Failure> {
             lines(&at, &checks)
         } else {
             page(&at, &checks)
-        });
+        })?;
     }
     Ok(status)
 }
@@ -103,9 +110,9 @@ pub(crate) async fn doctor(options: &DoctorOptions) -> Result<Status, Failure> {
 fn lines(at: &str, checks: &[Check]) -> String {
     let line = |check: &Check| {
         let line = json!({
-            "server": at,
+            "server": shown(at.as_bytes()),
             "check": check.name.replace([' ', '-'], "_"),
-            "value": check.value,
+            "value": shown(check.value.as_bytes()),
             "ms": check.ms,
             "verdict": check.verdict.name(),
             "advice": check.advice,
@@ -118,14 +125,16 @@ fn lines(at: &str, checks: &[Check]) -> String {
 fn page(at: &str, checks: &[Check]) -> String {
     let cells = |check: &Check| {
         let [name, verdict, advice] = [check.name, check.verdict.name(), check.advice];
-        [name, verdict, &check.value, advice].map(str::to_owned)
+        let value = shown(check.value.as_bytes());
+        [name, verdict, &value, advice].map(str::to_owned)
     };
     let rows: Vec<_> = checks.iter().map(cells).collect();
-    format!("{at}\n{}", table(&rows))
+    format!("{}\n{}", shown(at.as_bytes()), table(&rows))
 }
 
-async fn examine(server: &Server, options: &DoctorOptions) -> Vec<Check> {
-    let info = Info::of(server).await;
+/// Fails if the server stops to answer.
+async fn examine(server: &Server, options: &DoctorOptions) -> Result<Vec<Check>, Failure> {
+    let info = Info::of(server).await?;
     let quorum = options.server.quorum;
     let fails_over = options.server.sentinel.is_some() || server.in_cluster;
     let mut checks = vec![version(&info), role(&info), eviction(&info)];
@@ -133,21 +142,21 @@ async fn examine(server: &Server, options: &DoctorOptions) -> Vec<Check> {
     checks.push(replicas(&info, fails_over));
     checks.extend(clocks(server).await);
     checks.push(rights(server, &options.server.prefix).await);
-    checks
+    Ok(checks)
 }
 
 /// What `INFO` says; nothing if it is denied.
 struct Info(BTreeMap<String, String>);
 
 impl Info {
-    async fn of(server: &Server) -> Self {
-        let text: String = server.ask(&[b"INFO"]).await.unwrap_or_default();
+    async fn of(server: &Server) -> Result<Self, Failure> {
+        let text: String = match server.ask(&[b"INFO"]).await {
+            Err(error) if error.is_timeout() || error.is_io_error() => return Err(error.into()),
+            said => said.unwrap_or_default(),
+        };
         let pairs = text.lines().filter_map(|line| line.split_once(':'));
-        Self(
-            pairs
-                .map(|(field, value)| (field.to_owned(), value.to_owned()))
-                .collect(),
-        )
+        let pairs = pairs.map(|(field, value)| (field.to_owned(), value.to_owned()));
+        Ok(Self(pairs.collect()))
     }
 
     fn get(&self, field: &str) -> Option<&str> {

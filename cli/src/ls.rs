@@ -2,28 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use crate::connect::Server;
+use crate::connect::Masters;
 use crate::inspect::{Held, Inspector};
 use crate::options::ListOptions;
 use crate::status::{Failure, Status};
-use crate::text::{print, shown, table, time};
+use crate::text::{print, shown, table, time, warn};
 
 pub(crate) async fn ls(options: &ListOptions) -> Result<Status, Failure> {
-    let servers = options.server.masters().await?;
-    let (mut locks, more) = locks(options, &servers).await?;
+    let masters = options.server.masters().await?;
+    let (mut locks, more) = locks(options, masters).await?;
     locks.sort_by(|one, other| one.name.cmp(&other.name));
     if options.json {
         for lock in &locks {
-            print(&format!("{}\n", lock.json()));
+            print(&format!("{}\n", lock.json()))?;
         }
     } else {
         let head = ["NAME", "KIND", "HOLDER", "COUNT", "TTL", "WAITING"].map(str::to_owned);
         let rows = locks.iter().flat_map(rows);
         let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-        print(&table(&rows));
+        print(&table(&rows))?;
     }
     if more {
-        eprintln!("watchlock: there are more; --limit is {}", options.limit);
+        warn(&format!("there are more; --limit is {}", options.limit));
     }
     Ok(Status::DONE)
 }
@@ -33,10 +33,11 @@ fn rows(lock: &Held) -> impl Iterator<Item = [String; 6]> {
     lock.holders.iter().map(|holder| {
         [
             shown(&lock.name),
-            lock.kind.name().to_owned(),
+            lock.kind_name().to_owned(),
             holder.shown(),
             holder.count.to_string(),
-            lock.ttl_ms.map_or_else(|| "none".to_owned(), time),
+            // A reader and a permit have an end of their own.
+            (holder.ttl_ms.or(lock.ttl_ms)).map_or_else(|| "none".to_owned(), time),
             lock.waiting
                 .map_or_else(|| "?".to_owned(), |waiting| waiting.to_string()),
         ]
@@ -44,14 +45,27 @@ fn rows(lock: &Held) -> impl Iterator<Item = [String; 6]> {
 }
 
 /// The locks, and whether there are more.
-async fn locks(options: &ListOptions, servers: &[Server]) -> Result<(Vec<Held>, bool), Failure> {
-    let mut inspector = Inspector::new(servers, &options.server.prefix);
+async fn locks(options: &ListOptions, masters: Masters) -> Result<(Vec<Held>, bool), Failure> {
+    let Masters {
+        servers,
+        mut failure,
+    } = masters;
+    let mut inspector = Inspector::new(&servers, &options.server.prefix);
+    let mut answered = 0;
     let mut by_name = BTreeMap::<Vec<u8>, (Held, usize)>::new();
     let mut locks = Vec::new();
-    for server in servers {
+    for server in &servers {
         // One more shows that there are more.
         let most = options.limit.saturating_add(1);
-        for lock in inspector.locks(server, &options.pattern, most).await? {
+        let found = match inspector.locks(server, &options.pattern, most).await {
+            Ok(found) => found,
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
+        answered += 1;
+        for lock in found {
             if options.server.quorum {
                 let name = lock.name.clone();
                 by_name.entry(name).or_insert((lock, 0)).1 += 1;
@@ -60,8 +74,9 @@ async fn locks(options: &ListOptions, servers: &[Server]) -> Result<(Vec<Held>, 
             }
         }
     }
+    options.server.enough(answered, failure)?;
     // Of a quorum: what a majority of all its servers has.
-    let needed = options.server.url.len() / 2 + 1;
+    let needed = options.server.majority();
     let held = by_name
         .into_values()
         .filter(|(_, servers)| *servers >= needed);

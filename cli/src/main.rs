@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match runtime {
         Ok(runtime) => runtime.block_on(execute(cli.command)).into(),
         Err(error) => {
-            eprintln!("watchlock: {error}");
+            text::warn(&error.to_string());
             Status::INTERNAL.into()
         }
     }
@@ -64,13 +64,13 @@ async fn execute(command: Command) -> Status {
         Command::Show(options) => told(show::show(&options).await),
         Command::Release(options) => told(release::release(&options).await),
         Command::Doctor(options) => told(doctor::doctor(&options).await),
-        Command::Completions(options) => completions::completions(&options),
+        Command::Completions(options) => told(completions::completions(&options)),
     }
 }
 
 fn told(result: Result<Status, Failure>) -> Status {
     result.unwrap_or_else(|failure| {
-        eprintln!("watchlock: {}", failure.message);
+        text::warn(&failure.message);
         failure.status
     })
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::status::Failure;
+use crate::text::printable;
 
 /// How many messages may wait to be written.
 const QUEUE: usize = 64;
@@ -65,6 +66,7 @@ impl Messages {
     }
 
     fn write(&self, event: &str, text: &str, mut fields: Map<String, Value>) {
+        let text = printable(text);
         let line = if self.json {
             fields.insert("event".into(), event.into());
             fields.insert("message".into(), text.into());

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
+use watchlock::PermitId;
 
 use crate::status::OF_RUN;
 
@@ -23,15 +24,16 @@ pub(crate) enum Command {
     ///
     /// CMD runs without a shell. If the lock cannot be kept, CMD is ended before anybody else can take it: TERM, then KILL.
     Run(Box<RunOptions>),
-    /// List the locks that are held, those of Java services with Redisson too
+    /// List the locks and permits that are held, those of Java services with Redisson too
     ///
-    /// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one.
+    /// It only reads. Simple locks are not found, and a fair lock for which nobody waits looks like a plain one. Of
+    /// semaphores that are not expirable Redisson does not record the permits.
     Ls(Box<ListOptions>),
-    /// Show one lock: holders, leases, token, queue
+    /// Show one lock or semaphore: holders, leases, token, queue, permits
     ///
-    /// Exits with 0 if it is held, 1 if it is free.
+    /// Exits with 0 if it is held, or a permit is taken, and with 1 if it is free.
     Show(Box<ShowOptions>),
-    /// Release a lock by force
+    /// Release a lock by force, or give back a permit
     ///
     /// It shows the holder and asks first. The holder learns of it with its next renewal, and may be at work until then. Exits
     /// with 1 if the lock was free, or nothing was released.
@@ -66,6 +68,15 @@ pub(crate) struct RunOptions {
     /// The kind of lock
     #[arg(long, value_enum, default_value_t = Kind::Plain)]
     pub(crate) kind: Kind,
+    /// Take one of TOTAL permits of an expirable semaphore instead of a lock, so that TOTAL commands at most run at once.
+    /// A number that is set in Redis already stays as it is
+    #[arg(
+        long,
+        value_name = "TOTAL",
+        value_parser = value_parser!(u32).range(1..=i64::from(i32::MAX)),
+        conflicts_with_all = ["kind", "at_least", "quorum"]
+    )]
+    pub(crate) permits: Option<u32>,
     /// The lease, which is renewed every third of it: 500ms to 24h. If `run` dies, the lock is free after it
     #[arg(long, value_name = "TIME", default_value = "30", value_parser = lease)]
     pub(crate) watchdog: Duration,
@@ -124,6 +135,9 @@ pub(crate) struct ReleaseOptions {
     /// The kind of lock [default: as it looks in Redis; `simple` must be said]
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,
+    /// Give back the permit with this id, of an expirable semaphore
+    #[arg(long, value_name = "ID", conflicts_with_all = ["kind", "quorum"])]
+    pub(crate) permit: Option<PermitId>,
     #[command(flatten)]
     pub(crate) server: ServerOptions,
 }

@@ -18,6 +18,8 @@ impl Status {
     pub(crate) const USAGE: Self = Self(64);
     pub(crate) const UNAVAILABLE: Self = Self(69);
     pub(crate) const INTERNAL: Self = Self(70);
+    /// The answer could not be written to stdout.
+    pub(crate) const NOT_WRITTEN: Self = Self(74);
     pub(crate) const LOST: Self = Self(75);
     pub(crate) const DENIED: Self = Self(77);
     pub(crate) const CONFIG: Self = Self(78);
@@ -72,7 +74,9 @@ impl From<&Error> for Status {
             }
             Error::Denied { .. } => Self::DENIED,
             Error::Lost { .. } => Self::LOST,
-            Error::InvalidName { .. } | Error::InvalidLease { .. } => Self::USAGE,
+            Error::InvalidName { .. } | Error::InvalidLease { .. } | Error::InvalidCount { .. } => {
+                Self::USAGE
+            }
             Error::Config(_)
             | Error::WrongType { .. }
             | Error::CrossSlot { .. }

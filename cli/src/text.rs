@@ -1,7 +1,9 @@
 //! What people read: names that may hold anything, times, and tables.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write};
+
+use crate::status::{Failure, Status};
 
 /// A name from Redis. Control characters are escaped, and bytes that are no UTF-8 are `\xNN`, so it stays in its line and
 /// says nothing to a terminal.
@@ -9,13 +11,10 @@ pub(crate) fn shown(name: &[u8]) -> String {
     let mut shown = String::new();
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
-            // Also characters that turn the direction of the text around them.
-            if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
-                shown.extend(c.escape_default());
-            } else if c == '\\' {
+            if c == '\\' {
                 shown.push_str("\\\\");
             } else {
-                shown.push(c);
+                push_printable(&mut shown, c);
             }
         }
         for byte in chunk.invalid() {
@@ -23,6 +22,24 @@ pub(crate) fn shown(name: &[u8]) -> String {
         }
     }
     shown
+}
+
+/// A message, which may repeat what a server said: control characters are escaped.
+pub(crate) fn printable(message: &str) -> String {
+    let mut printable = String::new();
+    for c in message.chars() {
+        push_printable(&mut printable, c);
+    }
+    printable
+}
+
+fn push_printable(text: &mut String, c: char) {
+    // Also characters that turn the direction of the text around them.
+    if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+        text.extend(c.escape_default());
+    } else {
+        text.push(c);
+    }
 }
 
 /// `26.4s`, `3m12s`, `5h02m`, `3d04h`.
@@ -56,11 +73,26 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     table
 }
 
-/// Writes to stdout. Nobody who reads on is no failure, as behind `head`.
-pub(crate) fn print(text: &str) {
+/// Writes an answer to stdout. Nobody who reads on is no failure, as behind `head`.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    let _ = io::Write::write_all(&mut out, text.as_bytes());
-    let _ = io::Write::flush(&mut out);
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let text = format!("cannot write the answer: {error}");
+            Err(Failure::new(Status::NOT_WRITTEN, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says something on stderr. Returns whether it could; few care, because there is nobody else to tell.
+pub(crate) fn say(text: &str) -> bool {
+    io::stderr().write_all(text.as_bytes()).is_ok()
+}
+
+/// Says something in a line of its own, as this program.
+pub(crate) fn warn(message: &str) {
+    say(&format!("watchlock: {}\n", printable(message)));
 }
 
 #[cfg(test)]
@@ -73,6 +105,14 @@ mod tests {
         assert_eq!(shown(b"a\nb\x1b[31m\\"), "a\\nb\\u{1b}[31m\\\\");
         assert_eq!(shown(b"\xff\x00z"), "\\xff\\u{0}z");
         assert_eq!(shown("\u{202e}".as_bytes()), "\\u{202e}");
+    }
+
+    #[test]
+    fn messages_keep_their_backslashes() {
+        assert_eq!(
+            printable("\"a\\tb\" \x1b[0m\u{9b}é"),
+            "\"a\\tb\" \\u{1b}[0m\\u{9b}é"
+        );
     }
 
     #[test]

@@ -8,7 +8,8 @@
 -- ARGV[4] and on    - their ids; then the command that wakes waiters, PUBLISH when missing
 --
 -- Returns   {-7, n} given back, and n clients received the wake-up, or -7 when none did; -8 given back, but the wake-up
---           was refused; -2 given back, and none is free, or all are forgotten; -5 a record was missing: those that were there are given back
+--           was refused; -2 given back, and none is free, or all are forgotten; -5 a record was missing: those that were
+--           there are given back
 -- Publishes the number of free permits, when it is positive
 -- Repeat    finds no record, returns -5 and publishes nothing
 local free, taken, channel, forgotten, count = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -129,6 +129,20 @@ impl Child {
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
     }
 
+    /// Whether others of the group that it leads run on.
+    pub(super) fn leaves_others(&self) -> bool {
+        let group = self.pid.as_raw_nonzero().to_string();
+        let Ok(processes) = std::fs::read_dir("/proc") else {
+            // They may: the system does not say.
+            return self.leads_group;
+        };
+        self.leads_group
+            && processes.flatten().any(|process| {
+                let stat = std::fs::read_to_string(process.path().join("stat"));
+                stat.is_ok_and(|stat| runs_in(&stat, &group))
+            })
+    }
+
     /// How it ended; waits for it. With `leftovers` what is left of its group is killed.
     pub(super) fn end(mut self, leftovers: bool) -> io::Result<End> {
         if leftovers && self.leads_group {
@@ -139,6 +153,14 @@ impl Child {
         let executed = name.is_err() || name.is_ok_and(|name| name.trim_end() != SHIM_NAME);
         Ok(end_of(self.process.wait()?, executed))
     }
+}
+
+/// Whether a process with this `/proc/PID/stat` runs in a group.
+fn runs_in(stat: &str, group: &str) -> bool {
+    // Behind the name, which may hold anything: state, parent, group.
+    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let fields: Vec<_> = behind.split_whitespace().take(3).collect();
+    matches!(fields.as_slice(), [state, _, of] if *of == group && !matches!(*state, "Z" | "X"))
 }
 
 fn end_of(status: ExitStatus, executed: bool) -> End {
@@ -161,4 +183,17 @@ fn under_shim(command: &[OsString]) -> Command {
     let mut plain = Command::new(words.next().map_or(&OsString::new(), |word| word));
     plain.args(words);
     plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_runs_in_a_group_unless_it_is_a_zombie() {
+        assert!(runs_in("12 (a) b) S 1 7 7 0 -1", "7"));
+        assert!(!runs_in("12 (sh) S 7 8 7 0 -1", "7"));
+        assert!(!runs_in("12 (sh) Z 1 7 7 0 -1", "7"));
+        assert!(!runs_in("", "7"));
+    }
 }

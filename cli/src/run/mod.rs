@@ -1,4 +1,4 @@
-//! `run`: takes the lock, runs the command, releases the lock.
+//! `run`: takes the lock, or a permit of a semaphore (`taken`), runs the command, releases the lock.
 //!
 //! 1. The command ends before anybody else can take the lock (`deadline`).
 //! 2. It does not outlive `run` (`child`).
@@ -10,11 +10,13 @@
 mod child;
 mod deadline;
 mod signals;
+mod taken;
 
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -29,11 +31,14 @@ pub(crate) use child::shim;
 use child::{Child, End};
 use deadline::Deadline;
 use signals::Signals;
+use taken::{Taken, Wanted};
 
 /// The names that the processes above hold by `run`, as a list in JSON.
 const HELD: &str = "WATCHLOCK_HELD";
 /// The longest grace that is not asked for.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often to look for children of a command that has ended.
+const CHILDREN: Duration = Duration::from_millis(20);
 /// How long the end may take, if Redis does not answer.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
@@ -105,10 +110,10 @@ impl<'a> Run<'a> {
     async fn with(&mut self, locks: &Locks) -> Result<Status, Failure> {
         let options = self.options;
         let acquiring = acquire(options, self.messages, locks, self.wait, self.started);
-        let guard = tokio::select! {
+        let taken = tokio::select! {
             biased;
             signal = self.signals.next_end() => return Ok(Status::of_signal(signal.as_raw())),
-            guard = acquiring => guard?,
+            taken = acquiring => taken?,
         };
         let acquired = Instant::now();
         let waited = acquired - self.started;
@@ -119,49 +124,58 @@ impl<'a> Run<'a> {
                 json!(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)),
             ),
         ];
-        let Some(guard) = guard else {
+        let Some(taken) = taken else {
             let text = format!("{:?} stayed busy for {waited:.1?}", options.name);
             self.messages.tell("busy", &text, fields);
             return Ok(Status(options.conflict_exit_code));
         };
         let text = format!("{:?} was acquired after {waited:.1?}", options.name);
         self.messages.tell("acquired", &text, fields);
-        let hold_id = locks.own_hold(options.kind, &options.name).await;
-        let (end, ended_by_us) = self.hold(&guard, hold_id).await?;
-        self.give_back(guard, end, ended_by_us, acquired).await
+        let hold_id = taken.id(options, locks).await;
+        let (end, ended_by_us) = self.hold(&taken, hold_id).await?;
+        self.give_back(taken, end, ended_by_us, acquired).await
     }
 
     /// Runs the command, and ends it in time if the lock cannot be kept. Returns whether it had to.
     async fn hold(
         &mut self,
-        guard: &LockGuard,
+        taken: &Taken,
         hold_id: Option<String>,
     ) -> Result<(End, bool), Failure> {
-        guard.check()?;
+        taken.check()?;
         // Before the start, so that no end is missed, and the end is not ignored.
         let mut ends = signal(SignalKind::child()).map_err(internal)?;
-        let environment = self.environment(guard, hold_id);
+        let environment = self.environment(taken, hold_id);
         let child = match Child::start(&self.options.command, &environment) {
             Ok(child) => child,
             Err(error) => return Ok((End::NotStarted(error.raw_os_error().unwrap_or(0)), false)),
         };
-        let (mut deadline, mut lost) = (Deadline::new(self.grace), None);
-        while !child.has_ended() {
-            let (now, left) = (Instant::now(), guard.valid_for());
+        let (mut deadline, mut lost, mut killed) = (Deadline::new(self.grace), None, false);
+        loop {
+            let ended = child.has_ended();
+            // At a loss its children have the grace as well.
+            if ended && (killed || !deadline.has_come() || !child.leaves_others()) {
+                break;
+            }
+            let (now, left) = (Instant::now(), taken.valid_for());
             let first = !deadline.has_come();
             if let Some(signal) = deadline.due(now, left, lost) {
                 child.signal(signal);
+                killed |= signal == Signal::KILL;
                 if first {
                     self.messages.warn("lost", &self.why(lost));
                 }
             }
+            // Nothing says when the last child ends.
+            let pause = deadline.pause(now, left);
+            let pause = if ended { pause.min(CHILDREN) } else { pause };
             tokio::select! {
                 // First, because a loss that Redis reported leaves the grace, unlike a validity that ends.
                 biased;
-                reason = guard.lost(), if lost.is_none() => lost = Some(reason),
+                reason = taken.lost(), if lost.is_none() => lost = Some(reason),
                 _ = ends.recv() => {}
                 signal = self.signals.next() => child.pass(signal),
-                () = sleep(deadline.pause(now, left)) => {}
+                () = sleep(pause) => {}
             }
         }
         let ended_by_us = deadline.has_come();
@@ -181,16 +195,15 @@ impl<'a> Run<'a> {
 
     fn environment(
         &self,
-        guard: &LockGuard,
+        taken: &Taken,
         hold_id: Option<String>,
     ) -> [(&'static str, Option<String>); 4] {
         let mut held = self.held.clone();
         held.push(self.options.key());
-        let token = guard.fencing_token().map(|token| token.to_string());
         [
             ("WATCHLOCK_NAME", Some(self.options.name.clone())),
             ("WATCHLOCK_HOLD", hold_id),
-            ("WATCHLOCK_TOKEN", token),
+            ("WATCHLOCK_TOKEN", taken.token()),
             (HELD, Some(Value::from(held).to_string())),
         ]
     }
@@ -198,7 +211,7 @@ impl<'a> Run<'a> {
     /// Releases the lock, or keeps it for the time that was asked for.
     async fn give_back(
         &mut self,
-        guard: LockGuard,
+        taken: Taken,
         end: End,
         ended_by_us: bool,
         acquired: Instant,
@@ -208,33 +221,34 @@ impl<'a> Run<'a> {
             End::Killed(signal) => Status::of_signal(signal),
             End::NotStarted(number) => {
                 let failure = not_started(self.options, number);
-                self.release(guard).await;
+                self.release(taken).await;
                 return Err(failure);
             }
         };
-        let lost = guard.check().err();
+        let lost = taken.check().err();
         if ended_by_us || lost.is_some() {
             if let Some(error) = lost.filter(|_| !ended_by_us) {
                 self.messages.warn("lost", &with_causes(&error));
             }
-            self.release(guard).await;
+            self.release(taken).await;
             return Ok(Status::LOST);
         }
         let rest = self.options.at_least.unwrap_or_default();
         let rest = rest.saturating_sub(acquired.elapsed());
-        let released = if rest.is_zero() {
-            self.release(guard).await
-        } else {
-            self.keep(guard, rest).await;
-            true
+        let released = match taken {
+            Taken::Lock(guard) if !rest.is_zero() => {
+                self.keep(guard, rest).await;
+                true
+            }
+            taken => self.release(taken).await,
         };
         Ok(if released { status } else { Status::LOST })
     }
 
     /// Releases the lock; false if it turns out to have been lost before.
-    async fn release(&self, guard: LockGuard) -> bool {
-        let expected = !guard.is_valid();
-        match guard.unlock().await {
+    async fn release(&self, taken: Taken) -> bool {
+        let expected = taken.check().is_err();
+        match taken.give_back().await {
             Ok(()) => true,
             Err(error) => {
                 if !(expected && error.is_lost()) {
@@ -260,7 +274,7 @@ impl<'a> Run<'a> {
         let left = until.saturating_duration_since(Instant::now());
         tokio::select! {
             () = sleep(left) => {
-                self.release(guard).await;
+                self.release(Taken::Lock(guard)).await;
             }
             _ = self.signals.next_end() => {
                 let left = until.saturating_duration_since(Instant::now());
@@ -293,35 +307,34 @@ async fn leave(guard: LockGuard, lease: Duration) -> Result<(), (LockGuard, Erro
         .map_err(watchlock::GuardError::into_parts)
 }
 
-/// The lock, or None if it stayed busy.
+/// The lock or the permit; None if it stayed busy.
 async fn acquire(
     options: &RunOptions,
     messages: &Messages,
     locks: &Locks,
     wait: Option<Duration>,
     started: Instant,
-) -> Result<Option<LockGuard>, Error> {
-    let lock = locks.get(options.kind, &options.name);
+) -> Result<Option<Taken>, Error> {
+    let wanted = Wanted::of(options, locks);
     if messages.verbose() {
         // Whatever else it says is found again below.
-        if let Ok(Some(guard)) = lock.try_lock(Duration::ZERO, Lease::Watchdog).await {
-            return Ok(Some(guard));
+        if let Ok(Some(taken)) = wanted.take(Some(Duration::ZERO)).await {
+            return Ok(Some(taken));
         }
         tell_holders(options, messages, locks).await;
     }
-    match wait {
-        None => lock.lock().await.map(Some),
-        Some(wait) => {
-            let left = wait.saturating_sub(started.elapsed());
-            lock.try_lock(left, Lease::Watchdog).await
-        }
-    }
+    let left = wait.map(|wait| wait.saturating_sub(started.elapsed()));
+    wanted.take(left).await
 }
 
 /// Says for whom it waits.
 async fn tell_holders(options: &RunOptions, messages: &Messages, locks: &Locks) {
     let name = &options.name;
-    let holders = locks.holders(options.kind, name).await;
+    let holders = match options.permits {
+        None => locks.holders(options.kind, name).await,
+        // The library does not list those of a semaphore; `watchlock show` does.
+        Some(_) => Vec::new(),
+    };
     let json = holders.iter().map(|holder| {
         let client = holder.client.map(|client| client.to_string());
         json!({

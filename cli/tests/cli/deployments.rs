@@ -11,6 +11,8 @@ use watchlock_support::{eventually, process};
 
 use crate::job::{Job, PATIENCE, UNTIL_EOF, said, watchlock};
 
+const JAVA: &str = "0b2d6cc1-6fc0-4f4b-a9f3-0f4a6bb2dd57";
+
 /// Runs a command under a lock, looks at it by all commands, and takes it away.
 async fn all_commands(name: &str, command: impl Fn(&[&str]) -> Command) {
     let mut job = Job::start(
@@ -173,4 +175,105 @@ async fn a_majority_of_servers_grants_and_shows_a_lock() {
     assert_eq!(doctor.status, 1);
     assert_eq!(doctor.out.matches("connect ").count(), 2, "{}", doctor.out);
     assert!(process::is_alive(servers[2].pid()));
+}
+
+#[tokio::test]
+async fn a_sentinel_that_fails_is_passed_over() {
+    let deployment = SentinelDeployment::options().start().await;
+    // It knows no such command.
+    let broken = RedisServer::start();
+    let mut urls = vec![broken.url()];
+    urls.extend(deployment.urls());
+    let urls = urls.join(" ");
+    for arguments in [
+        &["ls"] as &[&str],
+        &["show", "x"],
+        &["doctor"],
+        &["release", "x"],
+    ] {
+        let mut command = watchlock(arguments);
+        command.args(["--sentinel", SERVICE]);
+        let tried = said(command.env("WATCHLOCK_URL", &urls));
+        assert!(
+            [0, 1].contains(&tried.status),
+            "{arguments:?}: {}",
+            tried.err
+        );
+    }
+    let mut none = watchlock(&["ls", "--sentinel", SERVICE]);
+    let none = said(none.env("WATCHLOCK_URL", broken.url()));
+    assert_eq!(none.status, 69, "{}", none.err);
+    assert!(none.err.contains("unknown command"), "{}", none.err);
+}
+
+#[tokio::test]
+async fn a_node_that_fails_is_passed_over() {
+    let cluster = RedisCluster::masters().await;
+    // It is in no cluster.
+    let broken = RedisServer::start();
+    let urls = format!("{} {}", broken.url(), cluster.urls().join(" "));
+    for arguments in [&["ls"] as &[&str], &["show", "x"], &["doctor"]] {
+        let mut command = watchlock(arguments);
+        let tried = said(command.arg("--cluster").env("WATCHLOCK_URL", &urls));
+        assert!(
+            [0, 1].contains(&tried.status),
+            "{arguments:?}: {}",
+            tried.err
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_majority_answers_though_a_server_fails() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let urls = servers.each_ref().map(RedisServer::url).join(" ");
+    let command = |arguments: &[&str]| {
+        let mut command = watchlock(arguments);
+        said(command.arg("--quorum").env("WATCHLOCK_URL", &urls))
+    };
+    let deny = ["ACL", "SETUSER", "default", "-scan", "-type"];
+    servers[0].cmd(&deny).await;
+    for server in &servers {
+        server.cmd(&["HSET", "x", &format!("{JAVA}:1"), "1"]).await;
+    }
+    let listed = command(&["ls"]);
+    assert_eq!(
+        (listed.status, listed.out.lines().count()),
+        (0, 2),
+        "{}",
+        listed.err
+    );
+    assert_eq!(command(&["show", "x"]).status, 0);
+    assert_eq!(command(&["show", "y"]).status, 1);
+    servers[1].cmd(&deny).await;
+    for arguments in [&["ls"] as &[&str], &["show", "x"]] {
+        let tried = command(arguments);
+        assert_eq!(tried.status, 77, "{arguments:?}: {}", tried.err);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_shown_though_another_master_fails() {
+    let cluster = RedisCluster::masters().await;
+    let show = |name: &str| {
+        let mut show = watchlock(&["show", name]);
+        said(show.env("WATCHLOCK_URL", cluster.url()))
+    };
+    // Names of each node.
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        let lock = ["HSET", name, &format!("{JAVA}:1"), "1"];
+        cluster.server_of(name).await.cmd(&lock).await;
+    }
+    let broken = cluster.owner_of("a").await;
+    cluster
+        .node(broken)
+        .cmd(&["ACL", "SETUSER", "default", "-type"])
+        .await;
+    for name in names {
+        let on_broken = cluster.owner_of(name).await == broken;
+        let shown = show(name);
+        let expected = if on_broken { 77 } else { 0 };
+        assert_eq!(shown.status, expected, "{name}: {}", shown.err);
+    }
 }

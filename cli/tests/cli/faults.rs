@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use watchlock_support::process::is_alive;
 use watchlock_support::proxy::{Direction, Proxy};
@@ -64,11 +65,16 @@ async fn a_frozen_server_ends_the_command_while_the_lock_is_still_there() {
     ];
     let mut job = Job::start(&mut at(&server, &run));
     let command = job.pid_line();
+    // A later end would be one that was renewed.
+    let ends: u64 = server.query(&["PEXPIRETIME", "x"]).await;
     server.freeze();
     assert_eq!(job.line(), "TERM");
     gone(command);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("a clock").as_millis();
+    // The server may have the release before the next question, so it is not asked.
+    assert!(now < ends.into(), "nobody could take it before");
     server.resume();
-    assert!(server.exists("x").await, "nobody could take it before");
     let (status, err) = job.end();
     assert_eq!(status, 75);
     assert!(
@@ -117,6 +123,19 @@ async fn a_loss_reaches_the_children_of_the_command() {
     let child = job.pid_line();
     server.cmd(&["DEL", "x"]).await;
     gone(child);
+    assert_eq!(job.end().0, 75);
+}
+
+#[tokio::test]
+async fn children_have_the_grace_though_the_command_ends_first() {
+    let server = RedisServer::start();
+    let script = "(trap 'echo cleaning; sleep 0.2; echo cleaned; exit' TERM; echo ready; \
+                  while :; do sleep 0.01; done) & wait";
+    let options = ["run", "--watchdog", "6", "--grace", "3"];
+    let mut job = Job::start(at(&server, &options).args(["x", "sh", "-c", script]));
+    assert_eq!(job.line(), "ready");
+    server.cmd(&["DEL", "x"]).await;
+    assert_eq!([job.line(), job.line()], ["cleaning", "cleaned"]);
     assert_eq!(job.end().0, 75);
 }
 

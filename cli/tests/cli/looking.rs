@@ -6,7 +6,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::job::{Job, PATIENCE, Said, UNTIL_EOF, at, said, watchlock};
-use crate::snapshot::snapshot;
+use crate::snapshot::{snapshot, without_times};
 
 const JAVA: &str = "0b2d6cc1-6fc0-4f4b-a9f3-0f4a6bb2dd57";
 const RUST: &str = "7f3c8a52-02f1-4f0e-8d0b-5b2f8f6f2c11";
@@ -87,22 +87,6 @@ async fn ls_lists_the_locks_of_everybody_and_nothing_else() {
         assert_eq!(writes.get(write), after.get(write), "{write}");
     }
     snapshot("ls-json", &without_times(&json));
-}
-
-/// Numbers behind `ttl_ms` differ from run to run.
-fn without_times(json: &str) -> String {
-    let mut parts = json.split("\"ttl_ms\":");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
-        text.push_str(if rest.len() < part.len() {
-            "\"ttl_ms\":N"
-        } else {
-            "\"ttl_ms\":"
-        });
-        text.push_str(rest);
-    }
-    text
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ mod faults;
 mod help;
 mod job;
 mod looking;
+mod output;
+mod permits;
 mod run;
 mod signals;
 mod snapshot;

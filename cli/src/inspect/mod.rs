@@ -1,9 +1,12 @@
 //! Reads locks as they stand in Redis, Java's too. It only reads.
 //!
 //! A hash is a lock if it has one field `<uuid>:<number>`, or the field `mode`. A plain lock and a fair one look the same
-//! unless somebody waits for the fair one, and a fenced lock is a plain one beside whose key there is a token.
+//! unless somebody waits for the fair one, and a fenced lock is a plain one beside whose key there is a token. A semaphore
+//! is found by the records of its permits (`semaphores`).
 
-use std::collections::HashMap;
+mod semaphores;
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use watchlock::redis::{self, FromRedisValue, RedisError};
@@ -12,17 +15,42 @@ use crate::connect::Server;
 use crate::options::Kind;
 use crate::status::Failure;
 use crate::text::shown;
+use semaphores::Labelled;
+pub(crate) use semaphores::Permits;
 
 /// How many holders, and places in a queue, are read of one lock.
 const MOST: usize = 100;
 /// How many keys a step of SCAN looks at.
 const STEP: &[u8] = b"1000";
 
-/// A lock that is held.
+/// What a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldKind {
+    Lock(Kind),
+    /// A semaphore whose permits have ids, shared with Redisson.
+    Expirable,
+    /// One whose number only is.
+    Counting,
+}
+
+impl HeldKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lock(kind) => kind.name(),
+            Self::Expirable => "expirable",
+            Self::Counting => "semaphore",
+        }
+    }
+}
+
+/// A lock that is held, or a semaphore.
 pub(crate) struct Held {
     /// Without the prefix.
     pub(crate) name: Vec<u8>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: HeldKind,
+    /// Of a semaphore.
+    pub(crate) permits: Option<Permits>,
+    /// Or the permits that are taken.
     pub(crate) holders: Vec<Holder>,
     /// None: it has no TTL.
     pub(crate) ttl_ms: Option<u64>,
@@ -31,7 +59,10 @@ pub(crate) struct Held {
 }
 
 pub(crate) struct Holder {
+    /// Or the id of the permit.
     pub(crate) hold_id: Vec<u8>,
+    /// If it is known from the id.
+    client: Option<String>,
     pub(crate) label: Option<Vec<u8>>,
     pub(crate) count: u64,
     /// Of its own lease, if it has one beside the lock's.
@@ -39,12 +70,6 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// The client that holds it, if its id begins with one.
-    pub(crate) fn client(&self) -> Option<&str> {
-        let (client, _) = split(&self.hold_id)?;
-        Some(client)
-    }
-
     /// Who it is, for people.
     pub(crate) fn shown(&self) -> String {
         shown(self.label.as_deref().unwrap_or(&self.hold_id))
@@ -53,7 +78,7 @@ impl Holder {
     pub(crate) fn json(&self) -> Value {
         json!({
             "hold_id": shown(&self.hold_id),
-            "client": self.client(),
+            "client": self.client,
             "label": self.label.as_deref().map(shown),
             "hold_count": self.count,
             "ttl_ms": self.ttl_ms,
@@ -62,11 +87,19 @@ impl Holder {
 }
 
 impl Held {
+    pub(crate) fn kind_name(&self) -> &'static str {
+        self.kind.name()
+    }
+
     pub(crate) fn json(&self) -> Value {
         let holders = self.holders.iter().map(Holder::json);
+        let permits = self.permits.as_ref();
+        let permits =
+            permits.map(|permits| json!({ "free": permits.free, "taken": permits.taken }));
         json!({
             "name": shown(&self.name),
-            "kind": self.kind.name(),
+            "kind": self.kind_name(),
+            "permits": permits,
             "holders": holders.collect::<Vec<_>>(),
             "ttl_ms": self.ttl_ms,
             "waiting": self.waiting,
@@ -116,6 +149,8 @@ pub(crate) struct Inspector<'a> {
     servers: &'a [Server],
     prefix: &'a [u8],
     labels: HashMap<String, Option<Vec<u8>>>,
+    /// The clients that have a label, by the second half of their ids, once somebody asked.
+    by_half: Option<HashMap<String, Labelled>>,
 }
 
 impl<'a> Inspector<'a> {
@@ -124,6 +159,7 @@ impl<'a> Inspector<'a> {
             servers,
             prefix: prefix.as_bytes(),
             labels: HashMap::new(),
+            by_half: None,
         }
     }
 
@@ -135,26 +171,30 @@ impl<'a> Inspector<'a> {
         limit: usize,
     ) -> Result<Vec<Held>, Failure> {
         let pattern = [&literally(self.prefix), pattern.as_bytes()].concat();
+        let mut locks = self.hashes(server, &pattern, limit).await?;
+        if locks.len() < limit {
+            let limit = limit - locks.len();
+            locks.extend(self.semaphores(server, &pattern, limit).await?);
+        }
+        Ok(locks)
+    }
+
+    async fn hashes(
+        &mut self,
+        server: &Server,
+        pattern: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Held>, Failure> {
         let (mut locks, mut cursor) = (Vec::new(), b"0".to_vec());
+        let mut seen = HashSet::new();
         loop {
-            let words: [&[u8]; 8] = [
-                b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", STEP, b"TYPE", b"hash",
-            ];
-            let (next, keys): (Vec<u8>, Vec<Vec<u8>>) = server.ask(&words).await?;
-            for (key, kind) in candidates(server, keys).await? {
-                // SCAN may return a key twice.
-                let seen = locks.iter().any(|lock: &Held| {
-                    key.ends_with(&lock.name) && key.len() == self.prefix.len() + lock.name.len()
-                });
-                if seen {
-                    continue;
-                }
-                if locks.len() == limit {
-                    return Ok(locks);
-                }
-                locks.extend(self.held(server, &key, kind).await?);
-            }
-            if next == b"0" {
+            let (next, mut keys) = scan(server, &cursor, pattern, b"hash").await?;
+            // SCAN may return a key twice.
+            keys.retain(|key| seen.insert(key.clone()));
+            let found = candidates(server, keys).await?;
+            locks.extend(self.held(server, found).await?);
+            if next == b"0" || locks.len() >= limit {
+                locks.truncate(limit);
                 return Ok(locks);
             }
             cursor = next;
@@ -176,12 +216,21 @@ impl<'a> Inspector<'a> {
         };
         match (of_type.as_str(), kind) {
             ("none", _) => Ok(None),
-            ("string", None | Some(Kind::Simple)) => self.simple(server, &key).await,
-            ("hash", Some(kind)) if kind != Kind::Simple => self.held(server, &key, kind).await,
-            ("hash", None) => match candidates(server, vec![key.clone()]).await?.first() {
-                Some((_, kind)) => self.held(server, &key, *kind).await,
-                None => Err(no_lock(name, "hash")),
+            ("string", None) => match self.semaphore(server, &key).await? {
+                Some(semaphore) => Ok(Some(semaphore)),
+                None => self.simple(server, &key).await,
             },
+            ("string", Some(Kind::Simple)) => self.simple(server, &key).await,
+            ("hash", Some(kind)) if kind != Kind::Simple => {
+                Ok(self.held(server, vec![(key, kind)]).await?.pop())
+            }
+            ("hash", None) => {
+                let found = candidates(server, vec![key]).await?;
+                if found.is_empty() {
+                    return Err(no_lock(name, "hash"));
+                }
+                Ok(self.held(server, found).await?.pop())
+            }
             (other, _) => Err(no_lock(name, other)),
         }
     }
@@ -194,61 +243,96 @@ impl<'a> Inspector<'a> {
         };
         let holder = Holder {
             hold_id: token,
+            client: None,
             label: None,
             count: 1,
             ttl_ms: None,
         };
         Ok(Some(Held {
             name: self.name(key),
-            kind: Kind::Simple,
+            kind: HeldKind::Lock(Kind::Simple),
+            permits: None,
             holders: vec![holder],
             ttl_ms,
-            waiting: waiting(server, Kind::Simple, key).await,
+            waiting: self.waits(server, HeldKind::Lock(Kind::Simple), key).await,
         }))
     }
 
+    /// Those of these locks that are held still, in a few round trips.
     async fn held(
         &mut self,
         server: &Server,
+        locks: Vec<(Vec<u8>, Kind)>,
+    ) -> Result<Vec<Held>, Failure> {
+        let (keys, kinds): (Vec<_>, Vec<_>) = locks.into_iter().unzip();
+        let fields = fields(server, &keys).await?;
+        let ttls = answers::<i64>(server, &keys, &[b"PTTL"], &[]).await?;
+        let kinds = kinds.into_iter().map(HeldKind::Lock);
+        let asked: Vec<_> = kinds.zip(&keys).collect();
+        let waiting = waiting(server, &asked).await;
+        let found = asked.iter().zip(fields).zip(ttls.into_iter().zip(waiting));
+        let mut held = Vec::new();
+        for (((kind, key), fields), (ttl, waiting)) in found {
+            let ttl = ttl?;
+            if ttl == GONE {
+                continue;
+            }
+            let holders = self.holders(server, *kind, key, fields).await?;
+            if holders.is_empty() {
+                continue;
+            }
+            held.push(Held {
+                name: self.name(key),
+                kind: *kind,
+                permits: None,
+                holders,
+                ttl_ms: u64::try_from(ttl).ok(),
+                waiting,
+            });
+        }
+        Ok(held)
+    }
+
+    async fn holders(
+        &mut self,
+        server: &Server,
+        kind: HeldKind,
         key: &[u8],
-        kind: Kind,
-    ) -> Result<Option<Held>, Failure> {
-        let fields = fields(server, key).await?;
-        let Some(ttl_ms) = ttl(server, key).await? else {
-            return Ok(None);
-        };
+        fields: Vec<(Vec<u8>, u64)>,
+    ) -> Result<Vec<Holder>, Failure> {
         let mut holders = Vec::new();
         for (hold_id, count) in fields {
             if hold_id == b"mode" {
                 continue;
             }
             let own = match kind {
-                Kind::Read | Kind::Write => read_ttl(server, key, &hold_id, count).await?,
+                HeldKind::Lock(Kind::Read | Kind::Write) => {
+                    read_ttl(server, key, &hold_id, count).await?
+                }
                 _ => None,
             };
-            let label = match split(&hold_id) {
-                Some((client, _)) => self.label(client).await,
+            let client = split(&hold_id).map(|(client, _)| client.to_owned());
+            let label = match &client {
+                Some(client) => self.label(client).await,
                 None => None,
             };
             holders.push(Holder {
                 hold_id,
+                client,
                 label,
                 count,
                 ttl_ms: own,
             });
         }
-        if holders.is_empty() {
-            return Ok(None);
-        }
         holders.sort_by(|one, other| one.hold_id.cmp(&other.hold_id));
-        let waiting = waiting(server, kind, key).await;
-        Ok(Some(Held {
-            name: self.name(key),
-            kind,
-            holders,
-            ttl_ms,
-            waiting,
-        }))
+        Ok(holders)
+    }
+
+    async fn waits(&self, server: &Server, kind: HeldKind, key: &[u8]) -> Option<u64> {
+        waiting(server, &[(kind, &key.to_vec())])
+            .await
+            .pop()
+            .flatten()
     }
 
     fn name(&self, key: &[u8]) -> Vec<u8> {
@@ -288,6 +372,19 @@ fn literally(text: &[u8]) -> Vec<u8> {
     pattern
 }
 
+/// A step of a walk over the keys of a type that match a pattern: where it goes on, and what it found.
+async fn scan(
+    server: &Server,
+    cursor: &[u8],
+    pattern: &[u8],
+    of_type: &[u8],
+) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
+    let words: [&[u8]; 8] = [
+        b"SCAN", cursor, b"MATCH", pattern, b"COUNT", STEP, b"TYPE", of_type,
+    ];
+    Ok(server.ask(&words).await?)
+}
+
 /// Those hashes that are locks.
 async fn candidates(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
     let sizes: Vec<Option<u64>> = each(server, &keys, &[b"HLEN"], &[]).await?;
@@ -296,13 +393,11 @@ async fn candidates(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>,
     let (one, more) = (firsts(one), firsts(more));
     let mut locks = Vec::new();
     let fields: Vec<Option<Vec<Vec<u8>>>> = each(server, &one, &[b"HKEYS"], &[]).await?;
-    for (key, fields) in one.into_iter().zip(fields) {
-        let fields = fields.unwrap_or_default();
-        if fields.first().is_some_and(|field| split(field).is_some()) {
-            let kind = plain_kind(server, &key).await?;
-            locks.push((key, kind));
-        }
-    }
+    let one = one.into_iter().zip(fields).filter(|(_, fields)| {
+        let field = fields.as_ref().and_then(|fields| fields.first());
+        field.is_some_and(|field| split(field).is_some())
+    });
+    locks.extend(plain_kinds(server, firsts(one)).await?);
     let modes: Vec<Option<Option<String>>> = each(server, &more, &[b"HGET"], &[b"mode"]).await?;
     for (key, mode) in more.into_iter().zip(modes) {
         match mode.flatten().as_deref() {
@@ -314,19 +409,22 @@ async fn candidates(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>,
     Ok(locks)
 }
 
-fn firsts(pairs: Vec<(Vec<u8>, Option<u64>)>) -> Vec<Vec<u8>> {
+fn firsts<T>(pairs: impl IntoIterator<Item = (Vec<u8>, T)>) -> Vec<Vec<u8>> {
     pairs.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Which of the kinds with one field it seems to be.
-async fn plain_kind(server: &Server, key: &[u8]) -> Result<Kind, Failure> {
-    let (queue, token) = (beside(QUEUE, key), beside(TOKEN, key));
-    let there: Vec<Option<bool>> = each(server, &[queue, token], &[b"EXISTS"], &[]).await?;
-    Ok(match there.as_slice() {
+/// Which of the kinds with one field they seem to be.
+async fn plain_kinds(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+    let others = keys.iter();
+    let others = others.flat_map(|key| [beside(QUEUE, key), beside(TOKEN, key)]);
+    let others: Vec<_> = others.collect();
+    let there: Vec<Option<bool>> = each(server, &others, &[b"EXISTS"], &[]).await?;
+    let kinds = there.chunks(2).map(|there| match there {
         [Some(true), ..] => Kind::Fair,
         [_, Some(true)] => Kind::Fenced,
         _ => Kind::Plain,
-    })
+    });
+    Ok(keys.into_iter().zip(kinds).collect())
 }
 
 /// The same command for each key, in one round trip; None where it fails, as when the key has another type by now.
@@ -336,6 +434,16 @@ async fn each<T: FromRedisValue>(
     before: &[&[u8]],
     behind: &[&[u8]],
 ) -> Result<Vec<Option<T>>, RedisError> {
+    let answers = answers(server, keys, before, behind).await?;
+    Ok(answers.into_iter().map(Result::ok).collect())
+}
+
+async fn answers<T: FromRedisValue>(
+    server: &Server,
+    keys: &[Vec<u8>],
+    before: &[&[u8]],
+    behind: &[&[u8]],
+) -> Result<Vec<Result<T, RedisError>>, RedisError> {
     if keys.is_empty() {
         return Ok(Vec::new());
     }
@@ -346,37 +454,40 @@ async fn each<T: FromRedisValue>(
         commands.add_command(command);
     }
     let mut connection = server.connection.clone();
-    let answers: Vec<Result<T, RedisError>> = commands
-        .ignore_errors()
-        .query_async(&mut connection)
-        .await?;
-    Ok(answers.into_iter().map(Result::ok).collect())
+    commands.ignore_errors().query_async(&mut connection).await
 }
 
 /// A field of a hash with its value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// Up to [`MOST`] fields with their numbers.
-async fn fields(server: &Server, key: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, Failure> {
-    let words: [&[u8]; 5] = [b"HSCAN", key, b"0", b"COUNT", b"100"];
-    let answer = server.ask::<(Vec<u8>, Vec<Field>)>(&words).await;
-    // Of another type by now.
-    let (_, fields) = match answer {
-        Err(error) if error.code() == Some("WRONGTYPE") => return Ok(Vec::new()),
-        answer => answer?,
-    };
+/// Up to [`MOST`] fields of each key, with their numbers.
+async fn fields(server: &Server, keys: &[Vec<u8>]) -> Result<Vec<Vec<(Vec<u8>, u64)>>, Failure> {
     let number = |text: &[u8]| str::from_utf8(text).ok()?.parse().ok();
-    let fields = fields.into_iter().take(MOST + 1);
-    Ok(fields
-        .map(|(field, count)| (field, number(&count).unwrap_or(0)))
-        .collect())
+    let behind: [&[u8]; 3] = [b"0", b"COUNT", b"100"];
+    let answers: Vec<Result<(Vec<u8>, Vec<Field>), _>> =
+        answers(server, keys, &[b"HSCAN"], &behind).await?;
+    let answers = answers.into_iter().map(|answer| {
+        let fields = match answer {
+            // Of another type by now.
+            Err(error) if error.code() == Some("WRONGTYPE") => Vec::new(),
+            answer => answer?.1,
+        };
+        let fields = fields.into_iter().take(MOST + 1);
+        Ok(fields
+            .map(|(field, count)| (field, number(&count).unwrap_or(0)))
+            .collect())
+    });
+    answers.collect()
 }
 
 /// None: there is no such key. Some(None): it has no TTL.
 async fn ttl(server: &Server, key: &[u8]) -> Result<Option<Option<u64>>, Failure> {
     let ms: i64 = server.ask(&[b"PTTL", key]).await?;
-    Ok((ms != -2).then_some(u64::try_from(ms).ok()))
+    Ok((ms != GONE).then_some(u64::try_from(ms).ok()))
 }
+
+/// What PTTL says of a key that is not there.
+const GONE: i64 = -2;
 
 /// The longest lease of a read hold's levels; each has a key of its own.
 async fn read_ttl(
@@ -396,26 +507,54 @@ async fn read_ttl(
     Ok(left.filter_map(|ms| u64::try_from(ms).ok()).max())
 }
 
-/// How many clients wait: the queue of a fair lock, or who listens. None if this user may not ask.
-async fn waiting(server: &Server, kind: Kind, key: &[u8]) -> Option<u64> {
-    let channel = match kind {
-        Kind::Fair => return server.ask(&[b"LLEN", &beside(QUEUE, key)]).await.ok(),
-        Kind::Read | Kind::Write => beside("redisson_rwlock", key),
-        Kind::Plain | Kind::Fenced | Kind::Simple => beside("redisson_lock__channel", key),
-    };
-    if server.in_cluster {
-        // Before Redis 7 there is no such command.
-        let words: [&[u8]; 3] = [b"PUBSUB", b"SHARDNUMSUB", &channel];
-        if let Ok((_, listening)) = server.ask::<(Vec<u8>, u64)>(&words).await {
-            return Some(listening);
+/// How many clients wait for each: the queue of a fair lock, or who listens. None if this user may not ask.
+async fn waiting(server: &Server, asked: &[(HeldKind, &Vec<u8>)]) -> Vec<Option<u64>> {
+    let (mut queues, mut channels) = (Vec::new(), Vec::new());
+    for (kind, key) in asked {
+        match kind {
+            HeldKind::Lock(Kind::Fair) => queues.push(beside(QUEUE, key)),
+            HeldKind::Lock(Kind::Read | Kind::Write) => {
+                channels.push(beside("redisson_rwlock", key));
+            }
+            HeldKind::Lock(_) => channels.push(beside("redisson_lock__channel", key)),
+            HeldKind::Expirable | HeldKind::Counting => {
+                channels.push(beside("redisson_sc", key));
+            }
         }
     }
-    let words: [&[u8]; 3] = [b"PUBSUB", b"NUMSUB", &channel];
-    let (_, listening) = server.ask::<(Vec<u8>, u64)>(&words).await.ok()?;
-    Some(listening)
+    let queued = each(server, &queues, &[b"LLEN"], &[]).await;
+    let mut queued = queued.unwrap_or_default().into_iter();
+    let mut listening = listening(server, &channels).await.into_iter();
+    let waiting = asked.iter().map(|(kind, _)| match kind {
+        HeldKind::Lock(Kind::Fair) => queued.next().flatten(),
+        _ => listening.next(),
+    });
+    waiting.collect()
 }
 
-/// What `show` adds.
+/// How many clients listen to each channel; nothing if this user may not ask.
+async fn listening(server: &Server, channels: &[Vec<u8>]) -> Vec<u64> {
+    if channels.is_empty() {
+        return Vec::new();
+    }
+    let question = |how: &'static [u8]| {
+        let words: [&[u8]; 2] = [b"PUBSUB", how];
+        let channels = channels.iter().map(Vec::as_slice);
+        words.into_iter().chain(channels).collect::<Vec<_>>()
+    };
+    let numbers = |answer: Vec<(Vec<u8>, u64)>| answer.into_iter().map(|(_, number)| number);
+    // Before Redis 7 there is no such command.
+    if server.in_cluster
+        && let Ok(answer) = server.ask(&question(b"SHARDNUMSUB")).await
+    {
+        return numbers(answer).collect();
+    }
+    let answer = server.ask(&question(b"NUMSUB")).await;
+    answer.map_or_else(|_| Vec::new(), |answer| numbers(answer).collect())
+}
+
+/// What `show` adds of locks.
+#[derive(Default)]
 pub(crate) struct Details {
     pub(crate) token: Option<String>,
     /// The hold ids that wait for a fair lock, in order.

@@ -1,0 +1,339 @@
+//! `run --permits`, and what the other commands say of semaphores.
+
+use std::process::Command;
+
+use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
+
+use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, said, watchlock};
+use crate::snapshot::{snapshot, without_times};
+
+/// `watchlock run --permits` of the semaphore `x`.
+fn run(server: &RedisServer, permits: &str, options: &[&str], command: &[&str]) -> Command {
+    let mut run = at(server, &["run", "--permits", permits]);
+    run.args(options).arg("x").args(command);
+    run
+}
+
+async fn free(server: &RedisServer) -> Option<i64> {
+    server.query(&["GET", "x"]).await
+}
+
+/// The ids of the permits that are taken.
+async fn taken(server: &RedisServer) -> Vec<String> {
+    let ids: Vec<Vec<u8>> = server.query(&["ZRANGE", "{x}:timeout", "0", "-1"]).await;
+    let ids = ids
+        .into_iter()
+        .map(|id| <[u8; 16]>::try_from(id).expect("an id"));
+    ids.map(|id| format!("{:032x}", u128::from_be_bytes(id)))
+        .collect()
+}
+
+#[tokio::test]
+async fn so_many_commands_run_at_once_and_the_next_waits() {
+    let server = RedisServer::start();
+    let script = r#"echo "$WATCHLOCK_NAME|$WATCHLOCK_TOKEN|$WATCHLOCK_HELD|$WATCHLOCK_HOLD"; cat"#;
+    let jobs = [(); 2].map(|()| {
+        let mut run = run(&server, "2", &[], &["sh", "-c", script]);
+        Job::start(run.env("WATCHLOCK_TOKEN", "7"))
+    });
+    let mut ids = Vec::new();
+    for job in &jobs {
+        let line = job.line();
+        let id = line.strip_prefix(r#"x||["x"]|"#);
+        ids.push(id.unwrap_or_else(|| panic!("{line}")).to_owned());
+    }
+    ids.sort();
+    let mut recorded = taken(&server).await;
+    recorded.sort();
+    assert_eq!(recorded, ids);
+    let busy = said(&mut run(&server, "2", &["-n", "-E", "9"], &["echo", "ran"]));
+    assert_eq!((busy.status, busy.out.as_str()), (9, ""));
+    let verbose = said(&mut run(&server, "2", &["-nv"], &["true"])).err;
+    assert!(
+        verbose.starts_with("watchlock: \"x\" is busy\n"),
+        "{verbose}"
+    );
+    let mut third = Job::start(&mut run(&server, "2", &["-w", "1m"], &["echo", "third"]));
+    eventually("the third waits", PATIENCE, async || {
+        server.subscribers("redisson_sc:{x}").await == 1
+    })
+    .await;
+    let [mut first, mut second] = jobs;
+    first.close();
+    assert_eq!(third.line(), "third");
+    second.close();
+    for job in [&mut first, &mut second, &mut third] {
+        assert_eq!(job.end(), (0, String::new()));
+    }
+    assert_eq!(
+        (free(&server).await, taken(&server).await.len()),
+        (Some(2), 0)
+    );
+}
+
+#[tokio::test]
+async fn a_lost_permit_ends_the_command_and_is_75() {
+    let server = RedisServer::start();
+    let script = "echo ready; exec sleep 1000";
+    let mut job = Job::start(&mut run(
+        &server,
+        "2",
+        &["--watchdog", "900ms"],
+        &["sh", "-c", script],
+    ));
+    assert_eq!(job.line(), "ready");
+    server.cmd(&["DEL", "{x}:timeout"]).await;
+    let (status, err) = job.end();
+    assert_eq!(status, 75, "{err}");
+    assert!(err.contains("the lock \"x\" was lost"), "{err}");
+    // A loss that only the release finds.
+    server.cmd(&["SET", "x", "2"]).await;
+    let mut job = Job::start(&mut run(&server, "2", &[], &UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    server.cmd(&["DEL", "{x}:timeout"]).await;
+    job.close();
+    assert_eq!(job.end().0, 75);
+}
+
+#[tokio::test]
+async fn behind_a_frozen_server_the_command_is_ended_and_the_permit_given_back() {
+    let server = RedisServer::start();
+    let script = "trap 'echo TERM; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
+    let options = ["--watchdog", "4", "--grace", "2"];
+    let mut job = Job::start(&mut run(&server, "1", &options, &["sh", "-c", script]));
+    let command = job.pid_line();
+    server.freeze();
+    assert_eq!(job.line(), "TERM");
+    gone(command);
+    server.resume();
+    assert_eq!(job.end().0, 75);
+    assert_eq!(free(&server).await, Some(1));
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_for_a_permit_or_reaches_the_command() {
+    let server = RedisServer::start();
+    let script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut holder = Job::start(&mut run(&server, "1", &[], &["sh", "-c", script]));
+    assert_eq!(holder.line(), "ready");
+    let mut waiter = Job::start(&mut run(&server, "1", &[], &["echo", "ran"]));
+    eventually("it waits", PATIENCE, async || {
+        server.subscribers("redisson_sc:{x}").await == 1
+    })
+    .await;
+    waiter.signal("TERM");
+    assert_eq!(waiter.end(), (128 + 15, String::new()));
+    holder.signal("TERM");
+    assert_eq!(holder.line(), "got");
+    assert_eq!(holder.end().0, 5);
+    assert_eq!(
+        (free(&server).await, taken(&server).await.len()),
+        (Some(1), 0)
+    );
+}
+
+#[tokio::test]
+async fn statuses_are_those_of_locks() {
+    let server = RedisServer::start();
+    for options in [
+        &["--kind", "fair"] as &[&str],
+        &["--kind", "plain"],
+        &["--at-least", "1m"],
+        &["--quorum"],
+    ] {
+        let tried = said(&mut run(&server, "2", options, &["true"]));
+        assert_eq!(tried.status, 64, "{options:?}: {}", tried.err);
+    }
+    for total in ["0", "-1", "2147483648", "some"] {
+        let tried = said(&mut run(&server, total, &[], &["true"]));
+        assert_eq!(tried.status, 64, "{total}: {}", tried.err);
+    }
+    let nested = said(run(&server, "2", &[], &["true"]).env("WATCHLOCK_HELD", r#"["x"]"#));
+    assert_eq!(nested.status, 64, "{}", nested.err);
+    assert_eq!(server.keys().await, [] as [&str; 0]);
+
+    assert_eq!(
+        said(&mut run(&server, "2147483647", &[], &["true"])).status,
+        0
+    );
+    // The number that is there counts.
+    server.cmd(&["SET", "x", "1"]).await;
+    let mut own = run(&server, "7", &["-n"], &["sh", "-c", "exit 3"]);
+    assert_eq!(said(&mut own).status, 3);
+    assert_eq!(free(&server).await, Some(1));
+    assert_eq!(said(&mut run(&server, "1", &[], &["no-such"])).status, 127);
+    assert_eq!(said(&mut run(&server, "1", &[], &["/"])).status, 126);
+    assert_eq!(
+        (free(&server).await, taken(&server).await.len()),
+        (Some(1), 0)
+    );
+    server.cmd(&["SET", "x", "no number"]).await;
+    assert_eq!(said(&mut run(&server, "1", &[], &["true"])).status, 78);
+    let mut out_of_reach = watchlock(&["run", "-n", "--permits", "1", "x", "true"]);
+    let out_of_reach = said(out_of_reach.env("WATCHLOCK_URL", "redis://127.0.0.1:1/"));
+    assert_eq!(out_of_reach.status, 69, "{}", out_of_reach.err);
+}
+
+const JAVA: &str = "\u{1}bcdefghijklmnop";
+const JAVA_ID: &str = "0162636465666768696a6b6c6d6e6f70";
+const RUST: &str = "7f3c8a52-02f1-4f0e-8d0b-5b2f8f6f2c11";
+
+/// The server's clock.
+async fn now(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) = server.query(&["TIME"]).await;
+    seconds * 1000 + micros / 1000
+}
+
+/// Semaphores of both kinds and languages, and what looks like one.
+async fn many() -> RedisServer {
+    let server = RedisServer::start();
+    let now = now(&server).await;
+    let over = (now - 1000).to_string();
+    let later = (now + 9_999_999).to_string();
+    let record = async |key: &str, end: &str, id: &str| {
+        server.cmd(&["ZADD", key, end, id]).await;
+    };
+    // Of Java: one permit for ever, one whose lease is over.
+    server.cmd(&["SET", "imports", "3"]).await;
+    record("{imports}:timeout", "922337203685477", JAVA).await;
+    record("{imports}:timeout", &over, "abcdefghijklmnop").await;
+    // A number of which only this crate's permits are recorded.
+    server.cmd(&["SET", "a{b}c", "-1"]).await;
+    record("watchlock_permits:a{b}c", &later, &format!("{RUST}:5:0")).await;
+    server
+        .cmd(&[
+            "SET",
+            &format!("watchlock_client:{RUST}"),
+            "billing@host-7\u{7}",
+        ])
+        .await;
+    // Nothing is taken.
+    server.cmd(&["SET", "all-free", "2"]).await;
+    server.cmd(&["SET", "over", "1"]).await;
+    record("{over}:timeout", &over, JAVA).await;
+    // No semaphores.
+    record("{gone}:timeout", &later, JAVA).await;
+    server.cmd(&["SET", "text", "x"]).await;
+    record("{text}:timeout", &later, JAVA).await;
+    server.cmd(&["SET", "odd", "2"]).await;
+    server.cmd(&["RPUSH", "{odd}:timeout", JAVA]).await;
+    server.cmd(&["RPUSH", "list", "2"]).await;
+    record("{list}:timeout", &later, JAVA).await;
+    record("session:timeout", &later, "user").await;
+    server.cmd(&["SET", "simple", "17", "PX", "9999999"]).await;
+    server
+}
+
+#[tokio::test]
+async fn ls_lists_semaphores_of_which_permits_are_taken() {
+    let server = many().await;
+    let table = said(&mut at(&server, &["ls"]));
+    assert_eq!((table.status, table.err.as_str()), (0, ""));
+    let json = said(&mut at(&server, &["ls", "--json"])).out;
+    snapshot(
+        "ls-semaphores",
+        &format!("{}{}", table.out, without_times(&json)),
+    );
+    let names = |arguments: &[&str]| {
+        let out = said(at(&server, &["ls"]).args(arguments)).out;
+        let rows = out.lines().skip(1);
+        let name = |row: &str| row.split_whitespace().next().map(str::to_owned);
+        rows.filter_map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["imp*"]), ["imports"]);
+    assert_eq!(names(&["a*"]), ["a{b}c"]);
+    assert_eq!(names(&["--prefix", "imp"]), ["orts"]);
+    assert_eq!(names(&["--prefix", "a{b}"]), ["c"]);
+    let one = said(&mut at(&server, &["ls", "--limit", "1"]));
+    assert_eq!(one.out.lines().count(), 2);
+    assert_eq!(one.err, "watchlock: there are more; --limit is 1\n");
+}
+
+#[tokio::test]
+async fn show_shows_a_semaphore_with_the_ends_of_its_permits() {
+    let server = many().await;
+    let (mut pages, mut json) = (String::new(), String::new());
+    for (name, status) in [("imports", 0), ("a{b}c", 0), ("all-free", 1), ("over", 1)] {
+        let page = said(&mut at(&server, &["show", name]));
+        assert_eq!((page.status, page.err.as_str()), (status, ""), "{name}");
+        pages.push_str(&page.out);
+        pages.push('\n');
+        json.push_str(&said(&mut at(&server, &["show", "--json", name])).out);
+    }
+    snapshot(
+        "show-semaphores",
+        &format!("{pages}{}", without_times(&json)),
+    );
+    for (name, status) in [("gone", 1), ("list", 78), ("{imports}:timeout", 78)] {
+        let shown = said(&mut at(&server, &["show", name]));
+        assert_eq!(shown.status, status, "{name}: {}", shown.err);
+    }
+    // Strings may be simple locks.
+    for name in ["text", "simple"] {
+        let shown = said(&mut at(&server, &["show", name]));
+        assert!(shown.out.contains("kind      simple"), "{}", shown.out);
+    }
+}
+
+#[tokio::test]
+async fn a_permit_of_run_is_listed_with_its_label_and_released_by_its_id() {
+    let server = RedisServer::start();
+    let script = "echo $WATCHLOCK_HOLD; exec sleep 1000";
+    let options = ["--watchdog", "900ms"];
+    let mut job =
+        Job::start(run(&server, "2", &options, &["sh", "-c", script]).env("USER", "jane"));
+    let id = job.line();
+    let label = format!(" {} sh", job.pid());
+    eventually("the label is there", PATIENCE, async || {
+        said(&mut at(&server, &["ls"])).out.contains(&label)
+    })
+    .await;
+    let shown = said(&mut at(&server, &["show", "x"])).out;
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(
+        lines[1..4],
+        [
+            "kind      expirable",
+            "ttl       none",
+            "permits   1 free, 1 taken"
+        ]
+    );
+    assert!(lines[4].starts_with("permit    jane@"), "{shown}");
+    assert!(
+        lines[4].contains(&format!("{label}, {id}, ttl 0.")),
+        "{shown}"
+    );
+    assert_eq!(lines[5], "waiting   0");
+
+    let release = |arguments: &[&str]| said(at(&server, &["release"]).args(arguments));
+    assert_eq!(release(&["--permit", "0bad", "--yes", "x"]).status, 64);
+    assert_eq!(
+        release(&["--permit", &id, "--kind", "plain", "x"]).status,
+        64
+    );
+    assert_eq!(release(&["--yes", "x"]).status, 78, "it is a semaphore");
+    let refused = release(&["--permit", &id, "x"]);
+    assert_eq!(refused.status, 1);
+    assert!(refused.err.contains(&label), "{}", refused.err);
+    assert!(
+        refused.err.ends_with("nothing was released\n"),
+        "{}",
+        refused.err
+    );
+    let other = release(&["--permit", JAVA_ID, "--yes", "x"]);
+    assert_eq!(other.status, 1);
+    let text = format!("watchlock: permit {JAVA_ID} of \"x\" is not taken\n");
+    assert!(other.err.ends_with(&text), "{}", other.err);
+    assert_eq!(free(&server).await, Some(1));
+    let released = release(&["--permit", &id.to_uppercase(), "--yes", "x"]);
+    assert_eq!(released.status, 0, "{}", released.err);
+    assert_eq!(free(&server).await, Some(2));
+    assert_eq!(job.end().0, 75);
+    assert_eq!(release(&["--permit", &id, "--yes", "y"]).status, 1);
+    server
+        .cmd(&["HSET", "lock", &format!("{RUST}:1"), "1"])
+        .await;
+    assert_eq!(release(&["--permit", &id, "--yes", "lock"]).status, 78);
+    assert!(server.exists("lock").await);
+}
