@@ -109,12 +109,13 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
         }
         if granted > 0 {
-            self.together = if granted < asked {
-                granted as u32 + 1
+            let next = if granted < asked {
+                granted + 1
             } else {
-                self.together * 2
+                (2 * granted).max(self.together.into())
             };
-            self.together = self.together.clamp(2, MOST_TOGETHER);
+            self.together =
+                u32::try_from(next).map_or(MOST_TOGETHER, |next| next.min(MOST_TOGETHER));
         }
         if (1..asked).contains(&granted) && !tried.early {
             // The next one did not fit.

@@ -11,8 +11,14 @@ use crate::report::{Findings, Table, Target, figure};
 use crate::roster::Participant;
 use crate::samples::Samples;
 
-/// Each task with a semaphore of its own, and for how many tasks Redisson's throughput must be reached how often.
-const ALONE: [(usize, f64); 3] = [(1, 1.0), (16, 2.5), (64, 2.5)];
+/// Each task with a semaphore of its own, and how often its throughput must be Redisson's. As many tasks as there are permits
+/// show what those who share one can reach at most.
+const ALONE: [(usize, Option<f64>); 4] = [
+    (1, Some(1.0)),
+    (PERMITS as usize, None),
+    (16, Some(2.5)),
+    (64, Some(2.5)),
+];
 /// Tasks of one client that want permits of one semaphore.
 const TOGETHER: usize = 8;
 const CROWD: usize = 10_000;
@@ -143,6 +149,7 @@ fn targets(samples: &Samples<Passed>, crowd: usize, findings: &mut Findings) {
     let java = java_name(OF_SEMAPHORE);
     let of_java = |config: &str| samples.ratio(OF_SEMAPHORE, &java, config, per_second);
     for (tasks, wanted) in ALONE {
+        let Some(wanted) = wanted else { continue };
         let config = of_own(tasks);
         let what = format!("permits, {config}: throughput, of Redisson's semaphore");
         let target = Target::at_least(&what, wanted, of_java(&config));
@@ -152,7 +159,7 @@ fn targets(samples: &Samples<Passed>, crowd: usize, findings: &mut Findings) {
     let what = format!("permits, {config}: throughput, of Redisson's semaphore");
     let target = Target::at_least(&what, 3.0, of_java(&config));
     findings.targets.push(target);
-    let (most, _) = ALONE[2];
+    let (most, _) = ALONE[ALONE.len() - 1];
     let alone = samples.median(OF_SEMAPHORE, &of_own(most), per_second);
     let crowded = samples.median(OF_SEMAPHORE, &of_one(crowd), per_second);
     let what = format!(
