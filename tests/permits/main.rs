@@ -100,7 +100,7 @@ impl Scene {
         let keys = [NAME, K::RECORDS, "watchlock_needs:{imports}"];
         let mut call = vec!["EVAL", &script, "3"];
         call.extend(keys);
-        call.extend([&*lease, "0", STRANGER, CHANNEL, &count]);
+        call.extend([&*lease, "0", STRANGER, CHANNEL, &count, "1"]);
         call.extend(ids.iter().map(|id| &**id));
         let (code, _) = common::both(self.server.cmd(&call).await);
         assert_eq!(code, -2, "the stranger got them");
