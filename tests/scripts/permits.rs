@@ -515,7 +515,7 @@ async fn an_older_request_is_left_what_it_needs() {
     assert_eq!(left, [OTHER], "the grant removes the own note");
     // A note that is not left again is over.
     assert!(scene.ask(call(&["c"], 1_003_000)).await.0 > 0);
-    assert_eq!(scene.ask(call(&["c"], 1_003_001)).await, (-2, 2));
+    assert_eq!(scene.ask(call(&["c"], 1_003_001)).await, (-2, 1));
 }
 
 /// It may ask for more than there are.
