@@ -6,7 +6,9 @@ use super::{Blocking, block, block_until, wait};
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::lock::kinds::SemaphoreKind;
-use crate::lock::{Permit, PermitExpirableSemaphore, PermitId, SemaphoreHandle, release_after_run};
+use crate::lock::{
+    Holder, Permit, PermitExpirableSemaphore, PermitId, SemaphoreHandle, release_after_run,
+};
 
 impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     /// As [`SemaphoreHandle::with_permits`](crate::SemaphoreHandle::with_permits).
@@ -31,6 +33,24 @@ impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     /// As there.
     pub fn acquire_many(&self, permits: u32) -> Result<Blocking<Permit>, Error> {
         wait(self.0.acquire_many(permits)).map(Blocking)
+    }
+
+    /// As [`SemaphoreHandle::holders`](crate::SemaphoreHandle::holders).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn holders(&self) -> Result<Vec<Holder>, Error> {
+        wait(self.0.holders())
+    }
+
+    /// As [`SemaphoreHandle::waiters`](crate::SemaphoreHandle::waiters).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn waiters(&self) -> Result<u64, Error> {
+        wait(self.0.waiters())
     }
 
     /// As [`SemaphoreHandle::try_acquire`](crate::SemaphoreHandle::try_acquire).

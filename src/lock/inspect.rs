@@ -9,12 +9,13 @@ use uuid::Uuid;
 
 use super::command::asked;
 use super::handle::{Handle, LockKind, LockOfClient, LockTarget};
+use super::kinds::permits::PermitId;
 use crate::backend::{Failure, Pending};
 use crate::config::is_label;
 use crate::engine::core::Core;
 use crate::engine::hold::kind::{Kind, Sharing};
 use crate::error::Error;
-use crate::names::label_key;
+use crate::names::{Names, label_key};
 use crate::script::Call;
 
 /// How many holders are listed.
@@ -41,14 +42,14 @@ const WRITER: &[u8] = b":write";
 #[non_exhaustive]
 pub struct Holder {
     /// `<client's id>:<number>`, with Redisson `<client's id>:<thread's id>`; for a [simple lock](crate::SimpleLock) the
-    /// token. Bytes that are no UTF-8 are shown as `�`.
+    /// token; for a permit of a semaphore the permit's id. Bytes that are no UTF-8 are shown as `�`.
     pub hold_id: String,
     /// The client, if `hold_id` begins with one: its [`Client::id`](crate::Client::id), or that of a Redisson client.
     pub client: Option<Uuid>,
     /// The client's [label](crate::ClientBuilder::label): none with Redisson, if it set none, if it has been dead for three
     /// watchdog leases, or if the ACL denies to read it.
     pub label: Option<String>,
-    /// How many levels Redis counts: 1 for a simple lock, and for all reads of one client.
+    /// How many levels Redis counts: 1 for a simple lock, a permit, and all reads of one client.
     pub hold_count: u32,
 }
 
@@ -183,6 +184,32 @@ async fn holders_in_hash(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error>
     } else {
         Err(Error::wrong_type())
     }
+}
+
+/// The permits of a counted lock whose lease is not over, by the clock of the server; `records` has those that are taken.
+pub(super) async fn holders_of_permits(
+    core: &Core,
+    names: &Names,
+    records: &str,
+) -> Result<Vec<Holder>, Error> {
+    let number: Option<Vec<u8>> = ask(core, Call::plain("GET").lock(names)).await?;
+    if number.is_none() {
+        // Without a number they are records of nothing.
+        return Ok(Vec::new());
+    }
+    let time = Call::plain("TIME").for_node_of(names);
+    let (seconds, micros): (u64, u64) = ask(core, time).await?;
+    let over = format!("({}", seconds * 1_000 + micros / 1_000);
+    let call = Call::plain("ZRANGEBYSCORE").for_node_of(names).key(records);
+    let call = call.arg(over).arg("+inf");
+    let ids: Vec<Vec<u8>> = ask(core, call.arg("LIMIT").arg(0_u64).arg(MOST as u64)).await?;
+    let of_permit = |id: &Vec<u8>| Holder {
+        hold_id: PermitId::shown(id),
+        client: None,
+        label: None,
+        hold_count: 1,
+    };
+    Ok(ids.iter().map(of_permit).collect())
 }
 
 impl Holder {

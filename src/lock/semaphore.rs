@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::command::{ask, tell};
 use super::guard::LockGuard;
 use super::handle::{LockOfClient, LockTarget};
+use super::inspect::{Holder, InspectTarget, holders_of_permits};
 use super::kinds::permits::{self, MOST_AT_ONCE, PermitId, Permits, Records};
 use super::kinds::{Counting, Expirable, SemaphoreKind};
 use super::object::run_under;
@@ -340,6 +341,38 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
             ..kind.clone()
         });
         Ok((target, request))
+    }
+
+    /// The permits that are taken, Redisson's expirable ones too: at most 100, each with its id and without a client; those
+    /// first whose lease ends first. Asks Redis. For people, because it is outdated when it arrives.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn holders(&self) -> Result<Vec<Holder>, Error> {
+        let asked = async {
+            let names = self.target.kind()?.names();
+            let records = Records::of_kind::<K>().of(names);
+            holders_of_permits(self.target.core(), names, &records).await
+        };
+        self.about(asked.await)
+    }
+
+    /// Roughly how many clients wait: as [`Handle::waiters`](crate::Handle::waiters).
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn waiters(&self) -> Result<u64, Error> {
+        self.about(self.target.waiters().await)
     }
 
     async fn look(&self, what: &str) -> Result<i64, Error> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Ended, Lease, LostReason};
+use watchlock::{Ended, Error, Lease, LostReason, PermitId};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 
@@ -18,6 +18,38 @@ for_both! {
     a_client_that_is_cut_off_loses_its_permits_before_others_get_them,
     a_client_that_ends_gives_its_permits_back,
     a_shutdown_reports_what_is_held_and_gives_it_back,
+    people_see_which_permits_are_taken_and_how_many_clients_wait,
+}
+
+async fn people_see_which_permits_are_taken_and_how_many_clients_wait<K: Kind>() {
+    let scene = Scene::new().await;
+    let of = K::of(&scene.client, NAME);
+    assert_eq!(of.holders().await.unwrap(), [], "there is none");
+    assert_eq!(of.waiters().await.unwrap(), 0);
+    of.try_set_permits(3).await.unwrap();
+    scene.dead_holder::<K>(1, 1).await;
+    let two = of.acquire_many(2).await.unwrap();
+    eventually("the dead one's lease is over", LONG, async || {
+        of.holders().await.unwrap().len() == 2
+    })
+    .await;
+    let seen = of.holders().await.unwrap();
+    let ids = seen.iter().map(|holder| holder.hold_id.parse().unwrap());
+    let ids: Vec<PermitId> = ids.collect();
+    assert!(two.ids().is_empty() || two.ids() == ids, "{ids:?}");
+    assert!(
+        seen.iter()
+            .all(|holder| holder.client.is_none() && holder.hold_count == 1)
+    );
+    let other = K::of(&scene.other().await, NAME);
+    let waiting = tokio::spawn(async move { other.acquire_many(2).await });
+    eventually("it waits", LONG, async || of.waiters().await.unwrap() == 1).await;
+    two.release().await.unwrap();
+    drop(waiting.await.unwrap());
+    scene.server.cmd(&["DEL", NAME]).await;
+    assert_eq!(of.holders().await.unwrap(), [], "records of nothing");
+    scene.server.cmd(&["HSET", NAME, "a", "b"]).await;
+    assert!(matches!(of.holders().await, Err(Error::WrongType { .. })));
 }
 
 async fn permits_of_a_dead_holder_return_to_a_try<K: Kind>() {

@@ -80,6 +80,16 @@ impl fmt::Display for PermitId {
     }
 }
 
+impl PermitId {
+    /// What Redis has recorded, for people.
+    pub(in crate::lock) fn shown(recorded: &[u8]) -> String {
+        <[u8; 16]>::try_from(recorded).map_or_else(
+            |_| String::from_utf8_lossy(recorded).into_owned(),
+            |id| Self(id).to_string(),
+        )
+    }
+}
+
 /// A text that is no [`PermitId`]: not 32 hex digits.
 ///
 /// ```
@@ -153,7 +163,7 @@ impl Records {
     }
 
     /// The key of the records.
-    fn of(self, names: &Names) -> String {
+    pub(in crate::lock) fn of(self, names: &Names) -> String {
         match self {
             Self::Shared => names.suffixed("timeout"),
             Self::Own => names.other(PERMITS).to_owned(),
