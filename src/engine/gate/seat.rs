@@ -173,8 +173,13 @@ impl<C: Clone + PartialEq> Seat<C> {
 
     /// What was taken has been given back while a try is under way, so its "busy" may be out of date.
     pub(super) fn is_early(&mut self) {
-        if let Self::Trying(attempt) = self {
-            attempt.early = true;
+        match self {
+            Self::Trying(attempt)
+            | Self::Releasing {
+                next: Some(attempt),
+                ..
+            } => attempt.early = true,
+            _ => {}
         }
     }
 
