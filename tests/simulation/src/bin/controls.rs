@@ -49,7 +49,7 @@ const fn of_permits(
     }
 }
 
-const CONTROLS: [Control; 34] = [
+const CONTROLS: [Control; 33] = [
     control(
         "a busy lock is not granted",
         "lua/lock/acquire.lua",
@@ -111,12 +111,6 @@ const CONTROLS: [Control; 34] = [
         "let term = request.lease.term(now);",
     ),
     control(
-        "a grant that comes too late is none",
-        "src/engine/hold/state.rs",
-        "if self.phase != Phase::Trying || self.undone || now >= term.valid_until {",
-        "if self.phase != Phase::Trying || self.undone {",
-    ),
-    control(
         "a hold whose lease is over is lost",
         "src/engine/hold/state.rs",
         "if self.phase == Phase::Held && now >= self.valid_until() {",
@@ -125,8 +119,8 @@ const CONTROLS: [Control; 34] = [
     control(
         "the watchdog renews every third of the lease",
         "src/engine/hold/state.rs",
-        "(valid_until + self.lease.drift()).minus(self.period() * 2)",
-        "valid_until + self.period()",
+        "if horizon >= renewal {",
+        "if horizon >= last_moment {",
     ),
     control(
         "waiters poll when nothing is heard",
@@ -202,7 +196,7 @@ const CONTROLS: [Control; 34] = [
     ),
     control(
         "an end releases what is held",
-        "src/engine/keeper/run.rs",
+        "src/engine/keeper/thread.rs",
         "let at_rest = tasks.releases.is_empty() && !keeper.core.is_in_flight();",
         "let at_rest = true;",
     ),
@@ -371,4 +365,19 @@ fn copy_of_the_tree() -> Result<PathBuf> {
         fs::write(to, wanted)?;
     }
     Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_each_control_stands_once_in_the_sources() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for control in &CONTROLS {
+            let sources = fs::read_to_string(root.join(control.file)).expect(control.file);
+            let count = sources.matches(control.text).count();
+            assert_eq!(count, 1, "{}: {}", control.name, control.file);
+        }
+    }
 }
