@@ -49,7 +49,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(execute(cli.command)).into(),
+        Ok(runtime) => {
+            let status = runtime.block_on(execute(cli.command));
+            // A look-up of a host name may hang for long.
+            runtime.shutdown_background();
+            status.into()
+        }
         Err(error) => {
             text::warn(&error.to_string());
             Status::INTERNAL.into()

@@ -19,7 +19,10 @@ local wrong = failed(value) or failed(before)
 if wrong then return string.find(wrong, 'WRONGTYPE') and -3 or redis.error_reply(wrong) end
 local number = value and string.match(value, '^%-?%d+$') and tonumber(value)
 if value and (not number or math.abs(number) >= 2 ^ 53) then return -3 end
-if not number then return { -2, 0 } end -- it is open
+if not number then
+  redis.call('ZREM', counted, '') -- a server that became a replica refuses it, and does not say that the latch is open
+  return { -2, 0 }
+end
 
 local counts = not before and number > 0
 local left = counts and number - 1 or number

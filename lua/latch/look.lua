@@ -1,4 +1,4 @@
--- Asks how many counts a latch is waiting for. Writes nothing.
+-- Asks how many counts a latch is waiting for. Changes nothing.
 --
 -- KEYS[1] count     - string: number of counts; a missing key or a number below 1 is an open latch
 -- ARGV[1] what      - 'count' asks for the number, 'wait' whether to wait and for how long
@@ -15,4 +15,7 @@ if value and (not number or math.abs(number) >= 2 ^ 53) then return -3 end
 
 local left = math.max(number or 0, 0)
 if ARGV[1] == 'count' then return { -2, left } end
-return left == 0 and -2 or redis.call('PTTL', KEYS[1])
+if left > 0 then return redis.call('PTTL', KEYS[1]) end
+-- A server that became a replica refuses it, and does not say that the latch is open.
+if not value then redis.call('DEL', KEYS[1]) end
+return -2

@@ -43,7 +43,7 @@ impl Blocking<CountDownLatch> {
         wait(self.0.wait())
     }
 
-    /// As [`wait`](Self::wait), for at most `limit`. Returns whether the latch is open.
+    /// As [`wait`](Self::wait), for at most `limit`. Returns false if no answer said within it that the latch is open.
     ///
     /// # Errors
     ///

@@ -123,7 +123,9 @@ impl WaitedLatch {
     pub(crate) fn is_over(&self, question: u64, result: Result<(), Error>) {
         self.news.send_modify(|news| {
             news.failing = None;
-            news.over = Some((question, result));
+            // An answer does not replace the end of the client.
+            let later = news.over.take().filter(|(before, _)| *before > question);
+            news.over = later.or(Some((question, result)));
         });
     }
 

@@ -27,12 +27,28 @@ pub(super) async fn asked(
     let end = core.now() + limit;
     let pending = start(&open_fleet(core)?);
     let mut outcome = pending.until(limit, end).await;
-    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+    let mut was_sent = false;
+    if let Err(failure) = &outcome
+        && failure.is_of_connection()
+        && core.now() < end
+    {
+        was_sent = !failure.was_not_sent();
         // The runtime of the connection may have ended, or this task may run on another one by now.
-        let pending = start(&open_fleet(core)?);
-        outcome = pending.until(limit, end).await;
+        let again = open_fleet(core).map(|fleet| start(&fleet));
+        outcome = match again {
+            Ok(pending) => pending.until(limit, end).await,
+            Err(_) if was_sent => outcome,
+            Err(error) => return Err(error),
+        };
     }
-    Ok(outcome?.reply)
+    outcome.map(|answer| answer.reply).map_err(|failure| {
+        let error = Error::from(failure);
+        if was_sent {
+            error.after_a_send()
+        } else {
+            error
+        }
+    })
 }
 
 pub(super) fn open_fleet(core: &Core) -> Result<Arc<Fleet>, Error> {

@@ -242,30 +242,36 @@ impl CountDownLatch {
             .backoff
             .at_most(OUTAGE)
             .delays(fastrand::u64(..));
-        let mut was_sent = false;
+        // How the last command failed that may have counted.
+        let mut unclear: Option<Failure> = None;
         loop {
-            let call = count_down(names, &id);
-            let pending = Pending::start(&open_fleet(core)?, call);
+            let fleet = match open_fleet(core) {
+                Ok(fleet) => fleet,
+                Err(error) => return Err(after_a_send(unclear, error)),
+            };
+            let pending = Pending::start(&fleet, count_down(names, &id));
             let failure = match pending.until(limit, end).await {
                 Ok(answer) => return self.done(answer.reply),
                 Err(failure) => failure,
             };
-            was_sent |= !failure.was_not_sent();
-            let again_at = core.now() + delays.step();
-            if !failure.is_transient() || again_at >= end {
-                let error = Error::from(failure);
-                return Err(if was_sent {
-                    error.after_a_send()
-                } else {
-                    error
-                });
+            if !failure.was_not_sent() {
+                unclear = Some(failure.clone());
             }
-            core.backend.timers().sleep_until(again_at).await;
+            let again_at = core.now() + delays.step();
+            if failure.is_transient() && again_at < end {
+                core.backend.timers().sleep_until(again_at).await;
+                // The process may have stood still for longer than the count is remembered.
+                if core.now() < end {
+                    continue;
+                }
+            }
+            return Err(after_a_send(unclear, failure.into()));
         }
     }
 
     async fn opened(&self) -> Result<(), Error> {
         let (core, names) = (self.core(), self.names()?);
+        core.check_accepting()?;
         let (mut waiter, is_first) = core.latches.wait(names, core.now());
         if is_first {
             core.post(Mail::Watch(Arc::clone(names)));
@@ -279,6 +285,15 @@ impl CountDownLatch {
             }
             waiter.changed().await?;
         }
+    }
+}
+
+/// The error of a call: if a command may have counted, one that says so.
+fn after_a_send(unclear: Option<Failure>, error: Error) -> Error {
+    match (unclear, error) {
+        (None, error) => error,
+        (Some(failure), Error::Closed) => Error::from(failure).after_a_send(),
+        (Some(_), error) => error.after_a_send(),
     }
 }
 

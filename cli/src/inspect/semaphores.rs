@@ -8,9 +8,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use watchlock::redis;
+use watchlock::redis::{self, RedisError};
 
-use super::{Held, HeldKind, Holder, Inspector, MOST, behind, beside, each, scan, split, ttl};
+use super::{
+    Held, HeldKind, Holder, Inspector, MOST, answers, behind, beside, each, scan, split, ttl,
+};
 use crate::connect::Server;
 use crate::status::Failure;
 
@@ -82,18 +84,20 @@ impl Inspector<'_> {
             return Ok(None);
         };
         let records = [behind(key, SHARED.as_bytes()), beside(OWN, key)];
-        let types: Vec<Option<String>> = each(server, &records, &[b"TYPE"], &[]).await?;
-        let types = types.iter().map(|of_type| of_type.as_deref());
-        let types: Vec<_> = types.collect();
+        let types: Vec<Result<String, RedisError>> =
+            answers(server, &records, &[b"TYPE"], &[]).await?;
+        // Without a right to the records it would look like something else.
+        let types: Vec<String> = types.into_iter().collect::<Result<_, _>>()?;
+        let types: Vec<_> = types.iter().map(String::as_str).collect();
         let Some(ttl_ms) = ttl(server, key).await? else {
             return Ok(None);
         };
         let [shared, own] = records;
         let (kind, records) = match types.as_slice() {
-            [Some("zset"), Some("none" | "zset")] => (HeldKind::Expirable, shared),
-            [Some("none"), Some("zset")] => (HeldKind::Counting, own),
+            ["zset", "none" | "zset"] => (HeldKind::Expirable, shared),
+            ["none", "zset"] => (HeldKind::Counting, own),
             // Without records; a string with a lease is rather a simple lock.
-            [Some("none"), Some("none")] if ttl_ms.is_none() => (HeldKind::Counting, own),
+            ["none", "none"] if ttl_ms.is_none() => (HeldKind::Counting, own),
             _ => return Ok(None),
         };
         let (over, taken, records) = taken(server, &records).await?;

@@ -79,7 +79,7 @@ async fn signals_are_passed_to_the_command_and_its_children() {
         // Not in the background, where shells ignore INT and QUIT.
         let script = format!(
             "trap 'echo outer; exit 5' {signal}; \
-             sh -c 'trap \"echo inner; exit\" {signal}; echo inside; while :; do sleep 0.01; done'; \
+             sh -c 'trap \"echo inner; exit\" {signal}; echo inside; while kill -0 $PPID 2>/dev/null; do sleep 0.01; done'; \
              while :; do sleep 0.01; done"
         );
         let mut job = Job::start(&mut at(&server, &["run", "x", "sh", "-c", &script]));

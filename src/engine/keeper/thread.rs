@@ -211,10 +211,12 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
         keeper.watchdog.connect_to_all();
         let next_renewal = keeper.watchdog.renew(&mut tasks.all);
         if !core.schedule.is_empty() {
-            busy_until = now + core.plan.period();
             probe_quiet(&keeper, &mut tasks.all);
         }
-        // A client that has held nothing for a while needs no looks at the clock.
+        if !core.schedule.is_empty() || !core.latches.is_empty() {
+            busy_until = now + core.plan.period();
+        }
+        // A client that has held nothing, and waited for no latch, for a while needs no looks at the clock.
         let idle = now >= busy_until;
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_renewal);
