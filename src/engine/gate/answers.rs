@@ -178,22 +178,20 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return GivenBack::LeftToKeeper;
         }
-        let waits = self.job.is_some() && !self.queue.is_empty();
-        if waits && hold.kind.commands.leaves_the_seat() && self.seat.is_free() {
-            self.own_seats.vacate(hold);
-            return self.leave_to_job(hold);
-        }
         // What left the seat is in nobody's way.
-        let waits = waits && !hold.kind.commands.leaves_the_seat();
+        let in_the_way = !hold.kind.commands.leaves_the_seat();
+        let waits = in_the_way && self.job.is_some() && !self.queue.is_empty();
         // A queue that Redis keeps says whose turn it is, so it needs no window.
         let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
         if stays && self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
-        if stays && self.wakeups.allow_handover() {
-            return self.leave_to_job(hold);
-        }
         self.notify_job();
+        if stays && self.wakeups.allow_handover() {
+            let hold = Arc::clone(hold);
+            self.seat = Seat::HandingOver { hold };
+            return GivenBack::LeftToKeeper;
+        }
         let command = send.map(|send| send());
         self.seat_of_mut(hold)
             .release(hold, command.clone(), None, now);
@@ -206,14 +204,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The job sends the last release of `hold`, and the next try along with it.
-    fn leave_to_job(&mut self, hold: &Arc<Hold>) -> GivenBack<C> {
-        let hold = Arc::clone(hold);
-        self.seat = Seat::HandingOver { hold };
-        self.notify_job();
-        GivenBack::LeftToKeeper
-    }
-
     /// The job sent the last release of `hold` as `command`, and with it the try `next` for the head of the queue.
     pub(crate) fn handed_over(
         &mut self,
@@ -223,10 +213,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         now: Moment,
     ) {
         self.expect_echo(hold);
-        let counted = hold.kind.commands.leaves_the_seat();
         let next = next.map(|(ticket, hold, command)| Attempt {
-            // Of a counted lock it asks for what the release gave back.
-            early: !counted,
+            early: true,
             ..Attempt::new(hold, ticket, command, now)
         });
         self.seat.release(hold, Some(command), next, now);
@@ -303,10 +291,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) {
         let others = self.wakeups.release_answered(hold.number, heard_by);
-        // A queue that Redis keeps says whose turn it is, and so do the notes of those who wait for a counted lock: they need
-        // no gap.
-        let takes_turns = !hold.kind.has_queue() && !hold.kind.commands.leaves_the_seat();
-        let alone = self.seat.next().is_none() && takes_turns;
+        // A queue that Redis keeps says whose turn it is, so it needs no gap.
+        let alone = self.seat.next().is_none() && !hold.kind.has_queue();
         if alone && self.seat.release_of(hold).is_some() {
             self.succession.released(others, now);
         }

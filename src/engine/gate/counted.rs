@@ -7,8 +7,6 @@
 //! 3. A try is for the head and those right behind it that ask for the same, because several may be granted at once. Redis
 //!    grants the first of them, as many as fit. They stay in the queue meanwhile.
 //!
-//! 4. If others wait here, the release of a hold and the next try travel together, while no other try is under way.
-//!
 //! For a lock that is not counted every request asks for one, and the only seat is that of the gate.
 
 use std::sync::Arc;
@@ -71,13 +69,8 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The command of the try for `head` is for `beside` as well.
     pub(crate) fn tries_beside(&mut self, beside: Vec<(Arc<Ticket>, Arc<Hold>)>) {
-        match &mut self.seat {
-            Seat::Trying(attempt)
-            | Seat::Releasing {
-                next: Some(attempt),
-                ..
-            } => attempt.beside = beside,
-            _ => {}
+        if let Seat::Trying(attempt) = &mut self.seat {
+            attempt.beside = beside;
         }
     }
 

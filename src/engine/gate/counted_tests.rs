@@ -40,8 +40,6 @@ struct Command {
     hold: Arc<Hold>,
     /// The holds of the tickets behind the one that it is for.
     beside: Vec<Arc<Hold>>,
-    /// The command that is sent ahead of it, on the same connection.
-    behind: Option<u32>,
     /// Whether Redis had it, and what it said: how many holds it is done for.
     executed: Option<u64>,
 }
@@ -94,7 +92,6 @@ impl World {
             what,
             hold,
             beside: Vec::new(),
-            behind: None,
             executed: None,
         });
         id
@@ -104,19 +101,6 @@ impl World {
         let hold = self.attempt_for(ticket);
         let command = self.command(What::Try, &hold);
         (hold, command)
-    }
-
-    /// The same, with those beside it.
-    fn attempts(&mut self, head: &Ticket) -> (Arc<Hold>, u32, Vec<(Arc<Ticket>, Arc<Hold>)>) {
-        let (hold, command) = self.attempt(head);
-        let beside = self.gate.beside(head).into_iter().map(|ticket| {
-            let hold = self.attempt_for(&ticket);
-            (ticket, hold)
-        });
-        let beside: Vec<_> = beside.collect();
-        let holds = beside.iter().map(|(_, hold)| Arc::clone(hold)).collect();
-        self.commands.last_mut().expect("it was sent").beside = holds;
-        (hold, command, beside)
     }
 
     fn attempt_for(&mut self, ticket: &Ticket) -> Arc<Hold> {
@@ -183,16 +167,8 @@ impl World {
 
     fn execute(&mut self, index: usize) {
         let Command {
-            what,
-            hold,
-            beside,
-            behind,
-            ..
+            what, hold, beside, ..
         } = self.commands[index].clone();
-        let waits = |command: &Command| Some(command.id) == behind && command.executed.is_none();
-        if self.commands.iter().any(waits) {
-            return;
-        }
         let done = match what {
             What::Try => {
                 let holds = std::iter::once(hold).chain(beside);
@@ -247,12 +223,7 @@ impl World {
                 let waiting = self.waiting();
                 let gate = &mut self.gate;
                 let settled = gate.answered(&command.id, answer, at(1), RULES, &mut effects);
-                let Some((hold, settled)) = settled else {
-                    // The job awaits the release ahead of it first.
-                    assert!(command.behind.is_some(), "nobody else settles it");
-                    self.commands.push(command);
-                    return;
-                };
+                let (hold, settled) = settled.expect("nobody else settles it");
                 if settled == Settled::Over {
                     hold.end(Ok(()));
                 }
@@ -308,23 +279,20 @@ impl World {
         let mut effects = Effects::default();
         let step = self.gate.step(at(1), RULES, true, &mut effects);
         self.carry_out(effects);
-        if let Step::HandOver { hold } = &step {
-            let release = self.command(What::Release, hold);
-            let (mut next, mut beside) = (None, Vec::new());
-            if let Some(head) = self.gate.head() {
-                let (hold, command);
-                (hold, command, beside) = self.attempts(&head);
-                self.commands.last_mut().expect("it was sent").behind = Some(release);
-                next = Some((head, hold, command));
-            }
-            self.gate.handed_over(hold, release, next, at(1));
-            self.gate.tries_beside(beside);
-        }
         let Step::Serve { head, at_once, .. } = step else {
             return;
         };
         if at_once || std::mem::take(&mut self.permit) {
-            let (hold, command, beside) = self.attempts(&head);
+            let (hold, command) = self.attempt(&head);
+            let beside = self.gate.beside(&head).into_iter();
+            let beside = beside.map(|ticket| {
+                let hold = self.attempt_for(&ticket);
+                (ticket, hold)
+            });
+            let beside: Vec<_> = beside.collect();
+            if let Some(command) = self.commands.last_mut() {
+                command.beside = beside.iter().map(|(_, hold)| Arc::clone(hold)).collect();
+            }
             assert!(self.gate.try_head(&head, at(1), |_| (hold, command)));
             self.gate.tries_beside(beside);
         } else if !self.listening {
@@ -445,10 +413,10 @@ impl World {
         for _ in 0..1_000 {
             if let Some(index) = self.executed(false) {
                 self.execute(index);
-            } else if !self.reaped.is_empty() {
-                self.reap();
             } else if let Some(index) = self.executed(true) {
                 self.answer(index, false);
+            } else if !self.reaped.is_empty() {
+                self.reap();
             } else if self.messages > 0 {
                 self.hears();
             } else {

@@ -173,13 +173,8 @@ impl<C: Clone + PartialEq> Seat<C> {
 
     /// What was taken has been given back while a try is under way, so its "busy" may be out of date.
     pub(super) fn is_early(&mut self) {
-        match self {
-            Self::Trying(attempt)
-            | Self::Releasing {
-                next: Some(attempt),
-                ..
-            } => attempt.early = true,
-            _ => {}
+        if let Self::Trying(attempt) = self {
+            attempt.early = true;
         }
     }
 

@@ -209,17 +209,13 @@ impl NameJob {
         let first = release.clone();
         let next = self.at(|gate, _| {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
-            let head = gate.head();
-            let beside = (head.as_ref())
-                .map_or_else(Vec::new, |head| holds_beside(gate, head, &core, since));
-            let next = head.map(|ticket| {
+            let next = gate.head().map(|ticket| {
                 let mark = note_of(gate, &ticket, &core, since);
-                let (hold, command) = start_try(&core, &ticket, &beside, mark, since);
+                let (hold, command) = start_try(&core, &ticket, &[], mark, since);
                 (ticket, hold, command)
             });
             let command = next.as_ref().map(|(_, _, command)| command.clone());
             gate.handed_over(hold, release, next, since);
-            gate.tries_beside(beside);
             command
         });
         for command in [Some(first), next].into_iter().flatten() {
@@ -248,7 +244,19 @@ impl NameJob {
         let mut tried = None;
         self.at(|gate, _| {
             let mark = note_of(gate, head, &core, now);
-            let beside = holds_beside(gate, head, &core, now);
+            let counted = head.request.kind.commands.leaves_the_seat();
+            let beside = match core.config.acks {
+                None if counted => gate.beside(head),
+                _ => Vec::new(),
+            };
+            let finish_by = now + core.config.command_timeout;
+            let beside = beside.into_iter().map(|ticket| {
+                let hold = ticket
+                    .unsettled()
+                    .unwrap_or_else(|| untried_hold(&core, &ticket, finish_by));
+                (ticket, hold)
+            });
+            let beside: Vec<_> = beside.collect();
             let starts = gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
                     Some(shared) => start_join(&core.keeper_fleet, shared, head),
@@ -507,26 +515,6 @@ fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) 
     } else {
         Duration::ZERO
     }
-}
-
-/// What a try for `head` asks for beside its own hold: those who wait behind it for a part of a counted lock. If replicas must
-/// acknowledge what is granted, a try is for one.
-fn holds_beside(
-    gate: &Gate<Pending>,
-    head: &Ticket,
-    core: &Core,
-    now: Moment,
-) -> Vec<(Arc<Ticket>, Arc<Hold>)> {
-    if core.config.acks.is_some() || !head.request.kind.commands.leaves_the_seat() {
-        return Vec::new();
-    }
-    let finish_by = now + core.config.command_timeout;
-    let beside = gate.beside(head).into_iter().map(|ticket| {
-        let unsettled = ticket.unsettled();
-        let hold = unsettled.unwrap_or_else(|| untried_hold(core, &ticket, finish_by));
-        (ticket, hold)
-    });
-    beside.collect()
 }
 
 /// Makes a try for `ticket`, and for those `beside` it. If the outcome of the one before is unknown, it has the same hold id.
