@@ -13,8 +13,8 @@
 -- ARGV[7] and on    - the ids of the permits, fresh for every attempt; then the command that wakes waiters, PUBLISH when
 --                     missing
 --
--- Returns   {-2, n} n requests are granted; -3 the keys are not those of a semaphore; else busy: ms until a lease ends
---           (-1: none does)
+-- Returns   {-2, n} all n requests are granted; {-13, n, ms} the first n are; -3 the keys are not those of a semaphore; else
+--           busy. ms: until a lease ends, -1 if none does
 -- Publishes the number of free permits, when others may take some that they could not take before
 -- Repeat    finds its own records, and takes only permits whose record is gone
 local free, taken, needs = KEYS[1], KEYS[2], KEYS[3]
@@ -25,6 +25,7 @@ for i, least in pairs({ [1] = 1, [2] = 0, [5] = 1, [6] = 1 }) do
   if not number or number < least or number > 2 ^ 53 then return redis.error_reply('ERR argument out of range') end
 end
 local last_id = 6 + count * requests
+if last_id > 6 + 1024 then return redis.error_reply('ERR argument out of range') end
 if #ARGV < last_id then return redis.error_reply('ERR permit ids are missing') end
 
 local function failed(reply) return type(reply) == 'table' and reply.err end
@@ -40,14 +41,17 @@ end
 
 local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
-local own = {}
-for i = 7, last_id do own[ARGV[i]] = true end
-local back, restore = {}, {}
+-- A record of the first request is renewed, however late. Those of the others may be taken back.
+local first, asked = {}, {}
+for i = 7, last_id do
+  first[ARGV[i]], asked[ARGV[i]] = i < 7 + count, true
+end
+local back, restore, is_back = {}, {}, {}
 local over = number and redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now_ms), 'WITHSCORES', 'LIMIT', 0,
   math.max(100, last_id))
 for i = 1, over and #over or 0, 2 do
-  if not own[over[i]] then
-    back[#back + 1] = over[i]
+  if not first[over[i]] then
+    back[#back + 1], is_back[over[i]] = over[i], true
     restore[#restore + 1], restore[#restore + 2] = over[i + 1], over[i]
   end
 end
@@ -72,7 +76,7 @@ local scores, missing = {}, {}
 while granted < requests do
   local ends, lacks = {}, {}
   for i = 7 + granted * count, 6 + (granted + 1) * count do
-    ends[i] = number and tonumber(redis.call('ZSCORE', taken, ARGV[i]))
+    ends[i] = number and not is_back[ARGV[i]] and tonumber(redis.call('ZSCORE', taken, ARGV[i]))
     if not ends[i] then lacks[#lacks + 1] = ARGV[i] end
   end
   if #lacks > 0 and left - #lacks < reserve then break end
@@ -99,15 +103,18 @@ end
 local function wake()
   if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[last_id + 1] or 'PUBLISH', channel, string.format('%.0f', left)) end
 end
-if granted == 0 then
-  if #back > 0 or ttl_ms == -2 then wake() end
-  -- The end of an own record of an earlier try frees nothing for this one.
-  local first = redis.call('ZRANGE', taken, 0, count * requests, 'WITHSCORES')
-  for i = 1, #first, 2 do
-    local ends = not own[first[i]] and tonumber(first[i + 1])
+-- When a lease ends that is not of these requests: an end of theirs frees nothing for them.
+local function busy_ms()
+  local records = redis.call('ZRANGE', taken, 0, last_id - 6, 'WITHSCORES')
+  for i = 1, #records, 2 do
+    local ends = not asked[records[i]] and tonumber(records[i + 1])
     if ends then return ends < 922337203685477 and math.max(0, math.ceil(ends - now_ms)) or -1 end
   end
   return -1
+end
+if granted == 0 then
+  if #back > 0 or ttl_ms == -2 then wake() end
+  return busy_ms()
 end
 
 -- The records live as long as the number, and as their leases, because somebody may make the number live longer.
@@ -127,4 +134,5 @@ if failed(recorded) then
 end
 local noted = since < math.huge and redis.pcall('HDEL', needs, client) == 1
 if noted or #back > 0 or ttl_ms == -2 then wake() end
+if granted < requests then return { -13, granted, busy_ms() } end
 return { -2, granted }

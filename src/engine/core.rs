@@ -571,8 +571,12 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
             token: reply.token(),
             open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
             granted: match reply {
-                Reply::Done(granted) => granted,
+                Reply::Done(granted) | Reply::DoneInPart(granted, _) => granted,
                 _ => 1,
+            },
+            next_busy: match reply {
+                Reply::DoneInPart(_, left) => left,
+                _ => None,
             },
         }),
         Reply::Gone => Answered::Missing,

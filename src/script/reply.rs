@@ -1,6 +1,6 @@
 //! What our scripts answer: one grammar for all of them.
 //!
-//! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. From -1 up a code is
+//! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. One has two. From -1 up a code is
 //! the answer of `PTTL` about a lock that others have. So a plain `PTTL` is read in the same way: -2 stands for a free
 //! lock.
 //!
@@ -18,6 +18,7 @@
 //! | -10 | granted or entered, with a fencing token | the token |
 //! | -11 | done, and the number is -n | as with -2 |
 //! | -12 | a number would be out of range; nothing was written | its absolute value |
+//! | -13 | granted to the first of several requests | how many; then for how many ms the next is busy, -1 if no lease ends |
 //!
 //! Anything else is an error.
 
@@ -43,6 +44,8 @@ pub(crate) enum Reply {
     Token(FencingToken),
     DoneNegative(u64),
     OutOfRange(u64),
+    /// To so many, and for how long the next one is busy, if that ends by itself.
+    DoneInPart(u64, Option<Duration>),
     /// No script answers like this; a plain command may.
     Other,
 }
@@ -54,6 +57,10 @@ impl Reply {
             Value::Array(items) => match items[..] {
                 [Value::Int(code), Value::Int(n)] => {
                     u64::try_from(n).ok().and_then(|n| Self::of(code, n))
+                }
+                [Value::Int(-13), Value::Int(n), Value::Int(ms)] => {
+                    let ms = u64::try_from(ms).ok().map(Duration::from_millis);
+                    u64::try_from(n).ok().map(|n| Self::DoneInPart(n, ms))
                 }
                 _ => None,
             },
@@ -85,7 +92,11 @@ impl Reply {
     pub(crate) fn is_grant(self) -> bool {
         matches!(
             self,
-            Self::Done(_) | Self::WriterWaits | Self::NextIsOurs(_) | Self::Token(_)
+            Self::Done(_)
+                | Self::WriterWaits
+                | Self::NextIsOurs(_)
+                | Self::Token(_)
+                | Self::DoneInPart(..)
         )
     }
 

@@ -18,8 +18,8 @@ fn rights() -> Vec<&'static str> {
         lines.find(|line| line.starts_with(start)).expect("a line")
     };
     let mut rights: Vec<_> = line("ACL SETUSER ").split_whitespace().skip(5).collect();
-    let mut row = line("| cluster |").split(" | ").skip(1);
-    let words = |cell: &'static str| cell.trim_end_matches(" |").trim_matches('`').split(' ');
+    let mut row = line("|cluster|").trim_matches('|').split('|').skip(1);
+    let words = |cell: &'static str| cell.trim_matches('`').split(' ');
     rights.extend(words(row.next().expect("what it needs")));
     for needless in words(row.next().expect("what it does not need")) {
         rights.retain(|right| *right != needless);

@@ -425,8 +425,14 @@ impl Waiting<'_> {
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
                 if gate.is_trying_for(&self.ticket) {
-                    let silent = Verdict::failed(Failure::slow_reply(limit));
-                    return is_end.then_some(silent);
+                    if !is_end {
+                        return None;
+                    }
+                    // Of several that a try is for, those behind the head have the answer before it, too.
+                    let is_queued = gate.is_queued(&self.ticket);
+                    let known = is_queued.then(|| gate.final_verdict(&self.ticket, now));
+                    let silent = || Verdict::failed(Failure::slow_reply(limit));
+                    return Some(known.flatten().unwrap_or_else(silent));
                 }
                 if !gate.is_queued(&self.ticket) {
                     // It was decided just now: the next poll returns that. At `hard` the wait ends in any case.

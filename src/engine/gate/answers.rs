@@ -41,6 +41,8 @@ pub(crate) struct Grant {
     pub(crate) open: bool,
     /// How many of the requests that the try was for are granted, the first ones.
     pub(crate) granted: u64,
+    /// For how long the next one is busy, if not all are granted and that ends by itself.
+    pub(crate) next_busy: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -471,7 +473,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     }
 
     /// The keeper releases the hold, which keeps the seat until that is answered.
-    fn unwanted(&mut self) -> Settled {
+    pub(super) fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
         self.effects.change(hold, HoldState::give_up);
         let seat = if hold.kind.commands.leaves_the_seat() {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::answers::{Answered, AnsweredAttempt, Grant, Settled};
 use super::seat::{Attempt, Seat};
 use super::ticket::{Ticket, Verdict};
+use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, Rules};
 use crate::engine::hold::state::HoldState;
@@ -55,8 +56,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The tickets behind `head`, which is first, that a try for it asks for, too: as many as were granted of late, and more.
+    /// The tickets behind `head` that a try for it asks for, too, if it is first: as many as were granted of late, and more.
     pub(crate) fn beside(&self, head: &Ticket) -> Vec<Arc<Ticket>> {
+        if !self.is_head(head) {
+            return Vec::new();
+        }
         let wants = head.request.kind.commands.wants();
         let most = self.together.min(MOST_PERMITS / wants).saturating_sub(1);
         let alike = |ticket: &&Arc<Ticket>| {
@@ -108,7 +112,10 @@ impl<C: Clone + PartialEq> Gate<C> {
                 answer => answered.not_got_beside(answer),
             }
         }
-        if granted > 0 {
+        if matches!(answer, Answered::Failed(_)) {
+            // Each of them has to be asked for again.
+            self.together = 2;
+        } else if granted > 0 {
             let next = if granted < asked {
                 granted + 1
             } else {
@@ -119,11 +126,18 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         if (1..asked).contains(&granted) && !tried.early {
             // The next one did not fit.
-            self.last_answer = LastAnswer::Busy(None);
+            let until = match answer {
+                Answered::Got(grant) => grant.next_busy.map(|left| tried.since + left),
+                _ => None,
+            };
+            self.last_answer = LastAnswer::Busy(until);
             self.try_at_once = false;
             self.wakeups.answered_busy();
             self.busy_for = wants;
-            self.conclude_late(now, effects);
+            if until.is_none_or(|until| now < until) {
+                self.conclude_late(now, effects);
+            }
+            self.recheck_head();
         }
     }
 
@@ -159,13 +173,21 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     fn not_got_beside(&mut self, answer: &Answered) {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let hold = Arc::clone(hold);
-        if let Answered::Failed(failure) = answer {
-            if !failure.was_not_sent() {
-                ticket.set_sent();
-            }
-            if failure.is_unanswered() {
-                self.effects.change(&hold, HoldState::taint);
-            }
+        let failure = match answer {
+            Answered::Failed(failure) => Some(failure),
+            _ => None,
+        };
+        if !failure.is_some_and(Failure::was_not_sent) {
+            ticket.set_sent();
+        }
+        if failure.is_some_and(Failure::is_unanswered) {
+            self.effects.change(&hold, HoldState::taint);
+        }
+        if hold.is_tainted() && failure.is_none() {
+            // What it may have would be kept from those ahead of it.
+            ticket.set_unsettled(None);
+            self.unwanted();
+            return;
         }
         if hold.is_tainted() {
             ticket.set_unsettled(Some(&hold));

@@ -214,6 +214,7 @@ impl World {
                     token: None,
                     open: false,
                     granted,
+                    next_busy: None,
                 };
                 let answer = match (lost, done) {
                     (true, _) => Answered::Failed(Failure::no_reply()),
@@ -495,4 +496,17 @@ fn a_grant_that_is_kept_for_long_delays_taking_back_none_behind_it() {
         seats.take_uncollected();
     }
     assert_eq!(order, [2, 3, 4, 1]);
+}
+
+#[test]
+fn a_try_for_one_that_is_not_first_is_for_nobody_else() {
+    let mut world = World::new(0);
+    for _ in 0..5 {
+        let ticket = Ticket::new(world.number, request(Sort::Permits(1), Patience::Forever));
+        world.number += 1;
+        world.gate.queue.insert(ticket);
+    }
+    let all: Vec<_> = world.gate.queue.iter().cloned().collect();
+    assert_eq!(world.gate.beside(&all[0]).len(), 4);
+    assert!(world.gate.beside(&all[2]).is_empty());
 }

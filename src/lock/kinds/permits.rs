@@ -235,7 +235,7 @@ impl Permits {
     /// Takes the end off the permits of a hold.
     pub(in crate::lock) fn forget<'a>(&self, names: &'a Names, hold_id: &str) -> Call<'a> {
         let call = PERMITS_FORGET.on(names).key(self.records.of(names));
-        with_ids(call, ids(hold_id, self.count))
+        with_ids(call, ids(hold_id, self.count)).acknowledged()
     }
 
     /// The semaphore `name` of a client.

@@ -84,6 +84,7 @@ impl World {
                 token: None,
                 open: self.open && reply == Reply::Done(0),
                 granted: 1,
+                next_busy: None,
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),

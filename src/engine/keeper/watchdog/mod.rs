@@ -315,7 +315,12 @@ impl Watchdog {
         }
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let late = asking.late.into_inner();
-        let answered = answers.iter().any(|(.., failure)| failure.is_none());
+        // That a hold is gone shows nothing: what is refused for a hold may not be reached then.
+        let is_renewed = |hold: &Hold, failure: &Option<Failure>| {
+            failure.is_none() && hold.phase() == Phase::Held
+        };
+        let mut outcomes = answers.iter();
+        let answered = outcomes.any(|(_, hold, failure)| is_renewed(hold, failure));
         self.record(node, failure, answered, |queue| {
             for (number, hold, failure) in &answers {
                 if failure.is_none() && self.is_due_again(hold) {
