@@ -18,10 +18,12 @@ fn rights() -> Vec<&'static str> {
         lines.find(|line| line.starts_with(start)).expect("a line")
     };
     let mut rights: Vec<_> = line("ACL SETUSER ").split_whitespace().skip(5).collect();
-    let mut row = line("|cluster|").trim_matches('|').split('|').skip(1);
-    let words = |cell: &'static str| cell.trim_matches('`').split(' ');
-    rights.extend(words(row.next().expect("what it needs")));
-    for needless in words(row.next().expect("what it does not need")) {
+    // Rights may have a bar of their own, which is escaped.
+    let row = line("|cluster|`").trim_start_matches("|cluster|`");
+    let cells = row.trim_end_matches("`|").split_once("`|`");
+    let (needed, not_needed) = cells.expect("what it needs, and what it does not need");
+    rights.extend(needed.split(' '));
+    for needless in not_needed.split(' ') {
         rights.retain(|right| *right != needless);
     }
     rights

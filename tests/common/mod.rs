@@ -57,7 +57,7 @@ pub(crate) fn both(reply: Value) -> (i64, i64) {
     match reply {
         Value::Int(code) => (code, 0),
         Value::Array(items) => match items[..] {
-            [Value::Int(code), Value::Int(number)] => (code, number),
+            [Value::Int(code), Value::Int(number), ..] => (code, number),
             _ => panic!("no code and number: {items:?}"),
         },
         other => panic!("no code: {other:?}"),

@@ -196,7 +196,7 @@ async fn requests_are_granted_in_their_order_until_one_does_not_fit() {
     let three: [&[&str]; 3] = [&["a", "b"], &["c", "d"], &["e", "f"]];
     let call = || acquire_all_of(CLIENT, "30000", "0", &three);
     for _ in 0..2 {
-        assert_eq!(scene.ask(call()).await, (-2, 2));
+        assert_eq!(scene.ask(call()).await, (-13, 2));
         assert_eq!(scene.counted().await, (Some(1), ids(&["a", "b", "c", "d"])));
     }
     // None behind one that does not fit, even if it did before.
@@ -216,8 +216,36 @@ async fn an_own_note_speaks_for_the_first_request_only() {
     scene.ask(noted(CLIENT, "1", "2000")).await;
     let three: [&[&str]; 3] = [&["a"], &["b"], &["c"]];
     let call = acquire_all_of(CLIENT, "30000", "0", &three).at(1_000_000);
-    assert_eq!(scene.ask(call).await, (-2, 1));
+    assert_eq!(scene.ask(call).await, (-13, 1));
     assert_eq!(scene.counted().await, (Some(4), ids(&["a"])));
+}
+
+#[tokio::test]
+async fn a_grant_of_a_part_says_when_the_next_lease_ends() {
+    let scene = Scene::of_permits("1").await;
+    scene.record("1000500", "another").await;
+    let two: [&[&str]; 2] = [&["a"], &["b"]];
+    let call = acquire_all_of(CLIENT, "100", "0", &two).at(1_000_000);
+    let words = call.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let answer: Vec<i64> = scene.server.query(&words).await;
+    assert_eq!(answer, [-13, 1, 500]);
+}
+
+/// Otherwise they would be kept from the first, which would wait beside them.
+#[tokio::test]
+async fn records_behind_the_first_request_are_taken_back_when_their_lease_is_over() {
+    let scene = Scene::of_permits("0").await;
+    for id in ["b", "c"] {
+        scene.record("1000", id).await;
+    }
+    scene.record(NEVER, "another").await;
+    let three: [&[&str]; 3] = [&["a"], &["b"], &["c"]];
+    let call = acquire_all_of(CLIENT, "30000", "0", &three);
+    assert_eq!(scene.ask(call).await, (-13, 2));
+    let (free, mut taken) = scene.counted().await;
+    taken.sort();
+    assert_eq!((free, taken), (Some(0), ids(&["a", "another", "b"])));
 }
 
 /// A repeat counts from its own send.
