@@ -648,11 +648,12 @@ impl Permit {
     /// # Errors
     ///
     /// [`Error::Lost`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`], [`Error::Closed`] of the command.
-    /// After an error the permits are given back, as by a drop.
+    /// After an error the permits are given back, as by a drop. If Redis then stays away until the lease and a command time-out
+    /// are over, they may stay taken: a command whose answer is missing may have run.
     ///
     /// # Cancel safety
     ///
-    /// If dropped before it returned Ok, the permits are given back.
+    /// If dropped before it returned Ok, the permits are given back, with the same limit.
     pub async fn forget(self) -> Result<(), Error> {
         let forgotten = self.forget_records().await;
         forgotten.map_err(|error| error.about(self.name()))

@@ -261,16 +261,26 @@ async fn permits_are_never_too_many_and_none_is_missing_at_the_end() {
     }
 }
 
+/// Whether a tally is ever wrong while this is done to the semaphore; a busy machine needs several rounds for it.
+async fn is_noticed(
+    kind: &'static str,
+    meddle: &[&[&str]],
+    wrong: impl Fn(&Tally) -> bool,
+) -> bool {
+    for _ in 0..20 {
+        if wrong(&run(kind, 2, 3, meddle).await) {
+            return true;
+        }
+    }
+    false
+}
+
 /// A release without a record, or one whose repeat counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_that_nobody_gave_back_are_noticed() {
-    let tally = run("semaphore", 2, 3, &[&["INCR", NAME]]).await;
-    assert!(
-        tally.most > 2 && tally.free > 2,
-        "{}, {}",
-        tally.most,
-        tally.free
-    );
+    let more: [&[&str]; 1] = [&["INCR", NAME]];
+    let wrong = |tally: &Tally| tally.most > 2 && tally.free > 2;
+    assert!(is_noticed("semaphore", &more, wrong).await);
 }
 
 /// As by a clock that is ahead: live permits are taken back.
@@ -285,6 +295,5 @@ async fn permits_that_are_taken_back_too_early_are_noticed() {
         NAME,
         "{imports}:timeout",
     ]];
-    let tally = run("permit", 2, 3, &early).await;
-    assert!(tally.most > 2, "{}", tally.most);
+    assert!(is_noticed("permit", &early, |tally| tally.most > 2).await);
 }

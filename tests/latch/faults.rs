@@ -96,6 +96,34 @@ async fn a_silent_server_is_unavailable_and_a_count_has_counted_once_at_most() {
     }
 }
 
+/// Longer than what counts as a pause of the process, in which nobody looked at the clock.
+#[tokio::test]
+async fn an_outage_ends_the_wait_of_a_client_that_holds_nothing() {
+    let scene = Scene::new().await;
+    let long = ms(2_500);
+    for is_silent in [false, true] {
+        let (proxy, client) = through(&scene, long).await;
+        let latch = client.get_count_down_latch(NAME);
+        latch.try_set_count(1).await.unwrap();
+        let waiter = waits(&latch);
+        scene.listeners(1).await;
+        let since = Instant::now();
+        if is_silent {
+            proxy.black_hole(Direction::Requests);
+        } else {
+            proxy.refuse();
+            proxy.reset_all();
+        }
+        let waited = soon(waiter).await.unwrap().unwrap_err();
+        assert!(matches!(waited, Error::Unavailable { .. }), "{waited:?}");
+        assert!(since.elapsed() < long * 3, "{:?}", since.elapsed());
+        proxy.heal();
+        client.shutdown(LONG).await;
+        scene.latch.delete().await.unwrap();
+        scene.listeners(0).await;
+    }
+}
+
 #[tokio::test]
 async fn those_who_wait_outlive_a_break_of_their_connections() {
     let scene = Scene::new().await;
