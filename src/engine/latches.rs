@@ -27,7 +27,7 @@ pub(crate) struct WaitedLatch {
     news: watch::Sender<LatchNews>,
 }
 
-/// What the job tells those who wait.
+/// What the job last found out, for those who wait.
 #[derive(Default)]
 struct LatchNews {
     /// How many questions began.

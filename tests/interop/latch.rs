@@ -133,7 +133,7 @@ async fn our_delete_wakes_java_and_javas_delete_wakes_us() {
     opened(rust).await;
 }
 
-/// A `0` opened Java's gate: until a `1` comes it does not wait. Ours sends one with each set.
+/// A `0` opens the gate of a Java client, which then waits for nothing until a `1` comes. So each of our sets sends a `1`.
 #[tokio::test]
 async fn after_our_set_java_waits_again_and_its_early_message_does_not_open_ours() {
     let Some(both) = Both::open().await else {

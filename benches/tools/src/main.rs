@@ -277,7 +277,7 @@ fn longest_command(connection: &mut Connection) -> Result<Duration> {
     Ok(Duration::from_micros(took.max().unwrap_or(0)))
 }
 
-/// What people are told by a server that does not answer.
+/// What people see when a server does not answer.
 fn frozen(server: &RedisServer) -> Result<()> {
     server.freeze();
     for arguments in [&["ls"] as &[&str], &["show", "x"], &["doctor"]] {

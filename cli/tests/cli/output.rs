@@ -91,7 +91,7 @@ async fn a_dead_stdout_is_74_unless_nobody_reads_on() {
     );
 }
 
-/// What tells a terminal to be red, to listen, and to turn around.
+/// Control characters that would make a terminal red, make it listen, or turn its text around.
 const EVIL: &str = "evil\u{1b}[31m\u{9b}\u{202e}";
 const ESCAPED: &str = "evil\\u{1b}[31m\\u{9b}\\u{202e}";
 
