@@ -6,6 +6,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
+use super::unheard;
 use crate::common::{LONG, SHORT, connect, ms, soon};
 
 const LABEL: &str = "billing@host-7";
@@ -25,6 +26,7 @@ async fn is_shown(server: &RedisServer, key: &str) {
 
 #[tokio::test]
 async fn a_label_has_a_ttl_comes_back_and_is_deleted_by_shutdown() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let lazy = labelled(&server)
         .watchdog_lease(SHORT)
@@ -52,6 +54,7 @@ async fn a_label_has_a_ttl_comes_back_and_is_deleted_by_shutdown() {
 
 #[tokio::test]
 async fn the_label_of_a_process_that_was_killed_expires() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let worker = Worker::rust();
     let opened = worker
@@ -80,6 +83,7 @@ async fn the_label_of_a_process_that_was_killed_expires() {
 
 #[tokio::test]
 async fn what_is_no_label_is_refused_or_not_shown() {
+    let _unheard = unheard().await;
     for bad in [
         String::new(),
         "x".repeat(257),
@@ -120,6 +124,7 @@ async fn what_is_no_label_is_refused_or_not_shown() {
 
 #[tokio::test]
 async fn a_hundred_holders_are_listed_and_odd_ones_are_shown() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
     let lock = client.get_read_write_lock("x");
@@ -195,6 +200,7 @@ async fn a_hundred_holders_are_listed_and_odd_ones_are_shown() {
 
 #[tokio::test]
 async fn a_lock_whose_server_is_away_has_no_answer() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let client = Client::builder(&server.url())
         .command_timeout(ms(200))

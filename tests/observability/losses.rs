@@ -9,7 +9,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use super::Log;
+use super::{Log, unheard};
 use crate::common::{LONG, SHORT, ms, soon};
 
 #[derive(Clone, Default)]
@@ -38,6 +38,7 @@ fn short(server: &RedisServer) -> ClientBuilder {
 
 #[tokio::test]
 async fn each_lost_hold_of_each_kind_is_reported_once() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let losses = Losses::default();
     let client = losses
@@ -114,6 +115,7 @@ async fn each_lost_hold_of_each_kind_is_reported_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i8_a_callback_that_sleeps_for_a_lease_costs_no_hold() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let builder = short(&server).on_lost(|_| std::thread::sleep(SHORT + SHORT / 2));
     let client = builder.connect().await.unwrap();
@@ -173,6 +175,7 @@ async fn the_alarm_goes_off_while_runtime_and_log_are_blocked() {
 
 #[tokio::test]
 async fn stats_show_what_is_held_what_waits_and_what_fails() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let builder = Client::builder(&proxy.url())
@@ -236,6 +239,7 @@ async fn stats_show_what_is_held_what_waits_and_what_fails() {
 /// A place in a fair queue is given back by a release that finds no hold. That is no loss.
 #[tokio::test]
 async fn a_wait_that_ends_without_a_grant_is_no_loss() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let losses = Losses::default();
     let holder = Client::connect(&server.url()).await.unwrap();
@@ -261,6 +265,7 @@ async fn a_wait_that_ends_without_a_grant_is_no_loss() {
 
 #[tokio::test]
 async fn a_permit_is_a_hold_of_the_kind_semaphore() {
+    let _unheard = unheard().await;
     let server = RedisServer::start();
     let losses = Losses::default();
     let client = losses.of(short(&server)).connect().await.unwrap();

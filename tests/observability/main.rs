@@ -1,7 +1,7 @@
 //! What a person on call reads in the log: each event once, and no secrets.
 //!
 //! A subscriber records what it hears. Keepers log from threads of their own, so there is one subscriber for the whole
-//! program, and one test at a time listens.
+//! program: one test at a time listens, and those that do not listen say so and run when nobody does.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::MutexGuard;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -24,7 +24,7 @@ use tracing_subscriber::registry::LookupSpan;
 static HEARD: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 /// Whether whoever logs has to wait.
 static BLOCKS: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static TURN: RwLock<()> = RwLock::const_new(());
 
 struct Listener;
 
@@ -80,9 +80,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
     }
 }
 
+/// For a test that does not listen: until this is dropped nobody else does, who would hear it.
+pub(crate) async fn unheard() -> RwLockReadGuard<'static, ()> {
+    TURN.read().await
+}
+
 /// The events since it was made; one at a time.
 pub(crate) struct Log {
-    turn: MutexGuard<'static, ()>,
+    turn: RwLockWriteGuard<'static, ()>,
 }
 
 impl Drop for Log {
@@ -101,7 +106,7 @@ impl Log {
 
     pub(crate) async fn new() -> Self {
         static ONCE: OnceLock<()> = OnceLock::new();
-        let turn = TURN.lock().await;
+        let turn = TURN.write().await;
         ONCE.get_or_init(|| {
             let subscriber = tracing_subscriber::registry().with(Listener);
             tracing::subscriber::set_global_default(subscriber).expect("the only one");
