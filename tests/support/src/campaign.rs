@@ -148,8 +148,12 @@ impl Campaign {
     #[must_use]
     pub fn settings(&self) -> Settings {
         // A starting JVM takes all of a small machine for a while.
-        let blur_ms = if self.has_java() { 250 } else { 100 };
+        let (blur_ms, dead_turn) = match self.has_java() {
+            true => (250, Duration::from_millis(plan::JAVA_WAITS_MS)),
+            false => (100, Duration::ZERO),
+        };
         Settings {
+            dead_turn,
             watchdog_lease: self.layout.lease(),
             command_timeout: COMMAND_TIMEOUT,
             scheduling: Duration::from_millis(blur_ms),

@@ -65,6 +65,8 @@ pub struct Settings {
     pub cleanup: Duration,
     /// How long a dead client may keep its place in the queue of a fair lock.
     pub dead_waiter: Duration,
+    /// How long each dead waiter of Redisson keeps its place in such a queue after those ahead of it are out.
+    pub dead_turn: Duration,
     /// How long a writer that was killed may keep readers out, or a request for permits others.
     pub writer_mark: Duration,
     /// By how much the clocks of clients may run faster than that of the history, in millionths.
@@ -87,6 +89,7 @@ impl Default for Settings {
             recovery: Duration::from_secs(3),
             cleanup: Duration::from_secs(1),
             dead_waiter: Duration::from_secs(16),
+            dead_turn: Duration::ZERO,
             writer_mark: Duration::from_secs(3),
             drift: 0,
             has_far_clients: false,

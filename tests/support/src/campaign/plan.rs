@@ -12,6 +12,9 @@ use crate::history::LockKind;
 /// or a client that is far from three of five servers never gets what others have left.
 const SHORTEST_OF_QUORUM: u64 = 400;
 
+/// How long Redisson's workers wait for a fair lock at most.
+pub(super) const JAVA_WAITS_MS: u64 = 400;
+
 /// One section: a lock, perhaps entered again, held for a while.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -56,7 +59,10 @@ impl Plan {
         if client == Kind::Java && first.kind == LockKind::Fair {
             // Redisson keeps the place of a call that died or got no answer for as long as the call was to wait; five
             // minutes if that is endless or 0.
-            self.wait_ms = Some(self.wait_ms.unwrap_or(400).max(1));
+            self.wait_ms = Some(
+                self.wait_ms
+                    .map_or(JAVA_WAITS_MS, |ms| ms.clamp(1, JAVA_WAITS_MS)),
+            );
         }
     }
 }

@@ -13,8 +13,9 @@ use crate::history::{MS, Nanos, Record};
 use crate::now_ns;
 use crate::server::RedisServer;
 
-/// Longer than the longest plan, an unreachable server's time-out and a signal's lag.
-const HOMECOMING: Duration = Duration::from_secs(15);
+/// Longer than the longest plan, an unreachable server's time-out, a signal's lag, and the places of dead waiters in the
+/// queue of a fair lock.
+const HOMECOMING: Duration = Duration::from_secs(30);
 /// How much longer than a lease repeated releases and the linger of a subscription take.
 const FADING: Duration = Duration::from_millis(4_100);
 const LOOK_EVERY: Duration = Duration::from_millis(10);

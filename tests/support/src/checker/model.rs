@@ -305,6 +305,7 @@ impl<'a> Model<'a> {
     fn note_queues(&mut self) {
         let settings = &self.settings;
         let mut queues: HashMap<&str, Vec<Span>> = HashMap::new();
+        let mut dead: Vec<(Nanos, Nanos, &str)> = Vec::new();
         for op in &self.ops {
             let dead_for = match op.kind {
                 LockKind::Fair => settings.dead_waiter,
@@ -317,7 +318,18 @@ impl<'a> Model<'a> {
             spans.extend(op.unpolled.within(op.span));
             let killed = self.killed.get(&op.client);
             let killed = killed.filter(|t| **t <= self.left_queue_by(op));
-            spans.extend(killed.map(|t| Span::new(*t, *t).lengthened(dead_for)));
+            dead.extend(killed.map(|t| (*t, t.saturating_add(dead_for), op.name)));
+        }
+        // A dead waiter of Redisson's starts to run out when those ahead of it are out.
+        dead.sort_unstable();
+        let mut out: HashMap<&str, Nanos> = HashMap::new();
+        for (killed, dead_until, name) in dead {
+            let out = out.entry(name).or_default();
+            *out = dead_until.max(*out).saturating_add(ns(settings.dead_turn));
+            queues
+                .entry(name)
+                .or_default()
+                .push(Span::new(killed, *out));
         }
         let merged = |(name, spans)| (name, Spans::of(spans));
         self.queues = queues.into_iter().map(merged).collect();

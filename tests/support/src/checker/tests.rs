@@ -16,6 +16,7 @@ struct Story {
     next: u64,
     /// How many permits there are beyond one.
     more_permits: u32,
+    dead_turn: Duration,
 }
 
 impl Story {
@@ -134,6 +135,7 @@ impl Story {
             clean_wake: Duration::from_millis(20),
             scheduling: Duration::from_millis(10),
             permits: 1 + self.more_permits,
+            dead_turn: self.dead_turn,
             ..Settings::default()
         };
         check(&self.records, &settings)

@@ -307,6 +307,30 @@ fn a_dead_waiter_in_a_fair_queue_excuses_those_behind_for_its_time() {
     dead(LockKind::Lock).breaks(&[Invariant::I5]);
 }
 
+/// Redisson's dead waiters run out one after another, from when those ahead of them are out.
+#[test]
+fn dead_waiters_of_redisson_in_a_fair_queue_excuse_those_behind_one_after_another() {
+    let waits_until = |until| {
+        let dead_turn = Duration::from_millis(400);
+        let story = Story {
+            dead_turn,
+            ..story()
+        }
+        .of(LockKind::Fair);
+        let story = story.lock(1, (0, 5), 1).unlock(1, (400, 401), 0);
+        let story = story.open((2, 0), lock(None), 50);
+        let story = story.open((4, 0), lock(None), 60);
+        let killed = |t, client| Record::Killed { t: t * MS, client };
+        let story = story.and(killed(100, 2)).and(killed(101, 4));
+        story
+            .lock(3, (200, until), 1)
+            .unlock(3, (until + 1, until + 2), 0)
+    };
+    // The first is out after 0.1 + 16 + 0.5 s, and each has its turn; a waiter sleeps 0.53 s at most.
+    waits_until(17_400 + 500).breaks(&[]);
+    waits_until(17_400 + 600).breaks(&[Invariant::I5]);
+}
+
 /// A place that a killed client could not give up any more keeps the others out; one that it had given up does not.
 #[test]
 fn a_client_that_is_killed_while_it_leaves_a_fair_queue_excuses_those_behind() {
