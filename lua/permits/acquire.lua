@@ -13,8 +13,9 @@
 -- ARGV[7] and on    - the ids of the permits, fresh for every attempt; then the command that wakes waiters, PUBLISH when
 --                     missing
 --
--- Returns   {-2, n} all n requests are granted; {-13, n, ms} the first n are; -3 the keys are not those of a semaphore; else
---           busy. ms: until a lease ends, -1 if none does
+-- Returns   {-2, n} all n requests are granted; {-13, n, ms} the first n are, and a next one is busy; {-14, n, ms} the same,
+--           and a request of another client has waited; -3 the keys are not those of a semaphore; else busy. ms: until a
+--           lease ends, -1 if none does
 -- Publishes the number of free permits, when others may take some that they could not take before
 -- Repeat    finds its own records, and takes only permits whose record is gone
 local free, taken, needs = KEYS[1], KEYS[2], KEYS[3]
@@ -134,5 +135,5 @@ if failed(recorded) then
 end
 local noted = since < math.huge and redis.pcall('HDEL', needs, client) == 1
 if noted or #back > 0 or ttl_ms == -2 then wake() end
-if granted < requests then return { -13, granted, busy_ms() } end
+if granted < requests or left < 1 then return { of_others > 0 and -14 or -13, granted, busy_ms() } end
 return { -2, granted }

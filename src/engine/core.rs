@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
-use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
+use super::gate::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs, Settled};
 use super::gate::{Gate, Gates, Rules};
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
@@ -571,12 +571,15 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
             token: reply.token(),
             open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
             granted: match reply {
-                Reply::Done(granted) | Reply::DoneInPart(granted, _) => granted,
+                Reply::Done(granted)
+                | Reply::NextIsBusy(granted, _)
+                | Reply::OthersWait(granted, _) => granted,
                 _ => 1,
             },
-            next_busy: match reply {
-                Reply::DoneInPart(_, left) => left,
-                _ => None,
+            next: match reply {
+                Reply::NextIsBusy(_, left) => NextOne::Busy(left),
+                Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
+                _ => NextOne::Unknown,
             },
         }),
         Reply::Gone => Answered::Missing,

@@ -48,6 +48,7 @@ impl Commands for Sort {
                 Self::Reads => Sharing::Reads,
                 Self::Writes => Sharing::Writes,
             },
+            passes_on: matches!(self, Self::Permits(_)),
             permits: match self {
                 Self::Permits(permits) => Some(*permits),
                 _ => None,

@@ -18,7 +18,8 @@
 //! | -10 | granted or entered, with a fencing token | the token |
 //! | -11 | done, and the number is -n | as with -2 |
 //! | -12 | a number would be out of range; nothing was written | its absolute value |
-//! | -13 | granted to the first of several requests | how many; then for how many ms the next is busy, -1 if no lease ends |
+//! | -13 | granted, and a next one is busy | to how many; then for how many ms the next is busy, -1 if no lease ends |
+//! | -14 | the same, and another client's request has waited | as above |
 //!
 //! Anything else is an error.
 
@@ -44,8 +45,10 @@ pub(crate) enum Reply {
     Token(FencingToken),
     DoneNegative(u64),
     OutOfRange(u64),
-    /// To so many, and for how long the next one is busy, if that ends by itself.
-    DoneInPart(u64, Option<Duration>),
+    /// Granted to so many, and for how long the next one is busy, if that ends by itself.
+    NextIsBusy(u64, Option<Duration>),
+    /// The same, and a request of another client has waited.
+    OthersWait(u64, Option<Duration>),
     /// No script answers like this; a plain command may.
     Other,
 }
@@ -58,9 +61,16 @@ impl Reply {
                 [Value::Int(code), Value::Int(n)] => {
                     u64::try_from(n).ok().and_then(|n| Self::of(code, n))
                 }
-                [Value::Int(-13), Value::Int(n), Value::Int(ms)] => {
+                [
+                    Value::Int(code @ (-13 | -14)),
+                    Value::Int(n),
+                    Value::Int(ms),
+                ] => {
                     let ms = u64::try_from(ms).ok().map(Duration::from_millis);
-                    u64::try_from(n).ok().map(|n| Self::DoneInPart(n, ms))
+                    u64::try_from(n).ok().map(|n| match code {
+                        -13 => Self::NextIsBusy(n, ms),
+                        _ => Self::OthersWait(n, ms),
+                    })
                 }
                 _ => None,
             },
@@ -96,7 +106,8 @@ impl Reply {
                 | Self::WriterWaits
                 | Self::NextIsOurs(_)
                 | Self::Token(_)
-                | Self::DoneInPart(..)
+                | Self::NextIsBusy(..)
+                | Self::OthersWait(..)
         )
     }
 

@@ -55,8 +55,8 @@ fn what_is_not_in_the_table_has_no_meaning() {
     let mixed = Value::Array(vec![Value::Int(-2), Value::Nil]);
     let text = Value::BulkString(b"-2".to_vec());
     let others = [Value::Okay, Value::Nil, Value::Boolean(true), text, mixed];
-    let codes = [-13, i64::MIN].map(one);
-    let numbers = [-3, -4, -5, -6, -1, 0, 30_000, -13].map(|code| many(&[code, 1]));
+    let codes = [-13, -14, i64::MIN].map(one);
+    let numbers = [-3, -4, -5, -6, -1, 0, 30_000, -13, -14].map(|code| many(&[code, 1]));
     let negative = [-2, -7, -8, -9, -10, -11, -12].map(|code| many(&[code, -1]));
     let tokens = [one(-10), many(&[-10, 0])];
     let shapes = [

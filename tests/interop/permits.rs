@@ -36,6 +36,7 @@ for_both! {
     each_side_takes_what_the_other_set_up_and_they_agree,
     a_release_of_rust_wakes_java_and_one_of_java_wakes_rust,
     rust_takes_what_a_java_waiter_for_more_leaves,
+    java_gets_permits_beside_a_client_whose_tasks_take_turns,
     added_permits_wake_the_waiters_of_the_other_side,
     permits_of_a_killed_rust_return,
     records_outlive_a_ttl_that_java_removed,
@@ -270,6 +271,29 @@ async fn rust_takes_what_a_java_waiter_for_more_leaves<K: Kind>() {
     let ((theirs, _), ()) = tokio::join!(two.java.acquire::<K>(NAME, 3), by_rust);
     two.java.release::<K>(NAME, &theirs).await;
     two.both_count::<K>(3).await;
+}
+
+/// A waiter of Redisson leaves no note, and comes in when the client has passed its permits on for long enough.
+async fn java_gets_permits_beside_a_client_whose_tasks_take_turns<K: Kind>() {
+    let Some(two) = two().await else { return };
+    let of = K::of(&two.rust, NAME).with_permits(2);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let of = of.clone();
+        tasks.spawn(async move {
+            loop {
+                of.acquire().await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    two.listens_for_permits().await;
+    for _ in 0..5 {
+        let got = two.java.try_for::<K>(NAME, 1, LONG).await;
+        let theirs = got.expect("it is let in");
+        two.java.release::<K>(NAME, &theirs).await;
+    }
+    tasks.shutdown().await;
+    two.both_count::<K>(2).await;
 }
 
 async fn added_permits_wake_the_waiters_of_the_other_side<K: Kind>() {

@@ -41,8 +41,17 @@ pub(crate) struct Grant {
     pub(crate) open: bool,
     /// How many of the requests that the try was for are granted, the first ones.
     pub(crate) granted: u64,
-    /// For how long the next one is busy, if not all are granted and that ends by itself.
-    pub(crate) next_busy: Option<Duration>,
+    pub(crate) next: NextOne,
+}
+
+/// What a grant says of the next request for a counted lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NextOne {
+    Unknown,
+    /// It is busy; for how long, if that ends by itself.
+    Busy(Option<Duration>),
+    /// The same, and a request of another client has waited.
+    BehindOthers(Option<Duration>),
 }
 
 #[derive(Debug)]
@@ -112,7 +121,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     ) -> Option<(Arc<Hold>, Settled)> {
         let mut attempt = self.seat.answered(command)?;
         let beside = std::mem::take(&mut attempt.beside);
-        let tried = (!beside.is_empty()).then(|| (attempt.clone(), answer.clone()));
+        let counted = attempt.hold.kind.commands.leaves_the_seat();
+        let tried = counted.then(|| (attempt.clone(), answer.clone()));
         self.try_at_once = false;
         let hold = Arc::clone(&attempt.hold);
         let held = self.seat.held();
@@ -127,7 +137,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let settled = answered.settle(answer);
         if let Some((tried, answer)) = tried {
-            self.settle_beside(beside, &tried, &answer, now, rules, effects);
+            self.settle_counted(beside, &tried, &answer, now, rules, effects);
         }
         if !self.queue.is_empty() {
             // The job may have had nothing to do until now.
@@ -180,16 +190,18 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return GivenBack::LeftToKeeper;
         }
-        // What left the seat is in nobody's way.
-        let in_the_way = !hold.kind.commands.leaves_the_seat();
-        let waits = in_the_way && self.job.is_some() && !self.queue.is_empty();
+        let counted = hold.kind.commands.leaves_the_seat();
+        // While a try for the first who waits is under way, no other gets what left the seat.
+        let may_stay = !counted || self.seat.is_free();
+        let waits = may_stay && self.job.is_some() && !self.queue.is_empty();
         // A queue that Redis keeps says whose turn it is, so it needs no window.
         let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
         if stays && self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
         self.notify_job();
-        if stays && self.wakeups.allow_handover() {
+        // What left the seat delays no try.
+        if stays && !counted && self.wakeups.allow_handover() {
             let hold = Arc::clone(hold);
             self.seat = Seat::HandingOver { hold };
             return GivenBack::LeftToKeeper;
@@ -424,7 +436,10 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
         hold.keep(grant.token, grant.server_age);
         self.gate.failing_since = None;
-        if !self.attempt.early {
+        if commands.leaves_the_seat() && !matches!(grant.next, NextOne::Busy(_)) {
+            // What is given back next may be for a request that has waited elsewhere.
+            self.gate.succession.leave();
+        } else if !self.attempt.early {
             self.gate.succession.got(now);
         }
         if commands.has_reads() {

@@ -6,14 +6,17 @@
 //! 2. A busy answer counts for who asks for as much or more. When the head asks for less, it tries at once.
 //! 3. A try is for the head and those right behind it that ask for the same, because several may be granted at once. Redis
 //!    grants the first of them, as many as fit. They stay in the queue meanwhile.
+//! 4. A grant says whether a next one is busy. Then whoever comes while the job listens waits without a try; and what is
+//!    given back is passed on to the head, if it asks for as much, no try is under way, and no request of another client had
+//!    waited by then.
 //!
 //! For a lock that is not counted every request asks for one, and the only seat is that of the gate.
 
 use std::sync::Arc;
 
-use super::answers::{Answered, AnsweredAttempt, Grant, Settled};
+use super::answers::{Answered, AnsweredAttempt, Grant, NextOne, Settled};
 use super::seat::{Attempt, Seat};
-use super::ticket::{Ticket, Verdict};
+use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, Rules};
@@ -78,8 +81,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// Applies the answer to a try to those that it was for beside the head.
-    pub(super) fn settle_beside(
+    /// Applies the answer to a try to those that it was for beside the head, and what it says of the next one.
+    pub(super) fn settle_counted(
         &mut self,
         beside: Vec<(Arc<Ticket>, Arc<Hold>)>,
         tried: &Attempt<C>,
@@ -112,7 +115,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                 answer => answered.not_got_beside(answer),
             }
         }
-        if matches!(answer, Answered::Failed(_)) {
+        if matches!(answer, Answered::Failed(_)) && asked > 1 {
             // Each of them has to be asked for again.
             self.together = 2;
         } else if granted > 0 {
@@ -124,21 +127,40 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.together =
                 u32::try_from(next).map_or(MOST_TOGETHER, |next| next.min(MOST_TOGETHER));
         }
-        if (1..asked).contains(&granted) && !tried.early {
-            // The next one did not fit.
-            let until = match answer {
-                Answered::Got(grant) => grant.next_busy.map(|left| tried.since + left),
-                _ => None,
-            };
-            self.last_answer = LastAnswer::Busy(until);
-            self.try_at_once = false;
-            self.wakeups.answered_busy();
-            self.busy_for = wants;
-            if until.is_none_or(|until| now < until) {
-                self.conclude_late(now, effects);
-            }
-            self.recheck_head();
+        let Answered::Got(Grant {
+            next: NextOne::Busy(left) | NextOne::BehindOthers(left),
+            ..
+        }) = answer
+        else {
+            return;
+        };
+        let in_part = granted < asked;
+        let once = |head: &Arc<Ticket>| head.request.patience == Patience::Once;
+        // A single try that came meanwhile has to be made.
+        if tried.early || !in_part && self.queue.head().is_some_and(once) {
+            return;
         }
+        let until = left.map(|left| tried.since + left);
+        self.last_answer = LastAnswer::Busy(until);
+        self.try_at_once = false;
+        self.wakeups.answered_busy();
+        self.busy_for = if in_part { wants } else { 1 };
+        if until.is_none_or(|until| now < until) {
+            self.conclude_late(now, effects);
+        }
+        self.recheck_head();
+    }
+
+    /// Whether no permit is left for `ticket`, though nobody waits here: the job still listens, and would have heard of one.
+    pub(super) fn is_full_for(&self, ticket: &Ticket, now: Moment) -> bool {
+        let LastAnswer::Busy(until) = self.last_answer else {
+            return false;
+        };
+        let request = &ticket.request;
+        let wants = request.kind.commands.wants();
+        let counts = request.kind.commands.leaves_the_seat() && request.patience != Patience::Once;
+        let listens = self.job.is_some() && self.wakeups.hear_holder();
+        counts && listens && wants >= self.busy_for && until.is_none_or(|until| now < until)
     }
 
     /// The lock is known to be busy for the head, and so for all behind it; or the head asks for less than that answer was

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Waker};
 use super::*;
 use crate::backend::Failure;
 use crate::engine::gate::Arrival;
-use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
+use crate::engine::gate::answers::{
+    Answered, GivenBack, Grant, NextOne, ReleaseAnswer, SentAs, Settled,
+};
 use crate::engine::gate::next::Step;
 use crate::engine::gate::own_seats::OwnSeats;
 use crate::engine::gate::ticket::{Patience, Request};
@@ -42,14 +44,18 @@ struct Command {
     beside: Vec<Arc<Hold>>,
     /// Whether Redis had it, and what it said: how many holds it is done for.
     executed: Option<u64>,
+    /// Whether none was left then, or the next one did not fit.
+    full: bool,
 }
 
 struct World {
     gate: Gate<u32>,
+    rules: Rules,
     random: fastrand::Rng,
     free: u32,
-    /// What Redis has recorded, by the number of the hold.
-    records: BTreeMap<u64, u32>,
+    /// What Redis has recorded, by the id of the hold.
+    records: BTreeMap<Arc<str>, u32>,
+    passed_on: u32,
     strangers: u32,
     callers: Vec<Caller>,
     commands: Vec<Command>,
@@ -68,9 +74,14 @@ impl World {
     fn new(seed: u64) -> Self {
         Self {
             gate: Gate::default(),
+            rules: Rules {
+                passes_on: seed.is_multiple_of(2),
+                ..RULES
+            },
             random: fastrand::Rng::with_seed(seed),
             free: TOTAL,
             records: BTreeMap::new(),
+            passed_on: 0,
             strangers: 0,
             callers: Vec::new(),
             commands: Vec::new(),
@@ -93,6 +104,7 @@ impl World {
             hold,
             beside: Vec::new(),
             executed: None,
+            full: false,
         });
         id
     }
@@ -136,7 +148,9 @@ impl World {
         let first = command;
         let arrival = self
             .gate
-            .arrive(&ticket, at(1), RULES, &mut effects, |_| (hold, command));
+            .arrive(&ticket, at(1), self.rules, &mut effects, |_| {
+                (hold, command)
+            });
         if !matches!(arrival, Arrival::First(_)) {
             self.commands.retain(|command| command.id != first);
         }
@@ -171,10 +185,13 @@ impl World {
         } = self.commands[index].clone();
         let done = match what {
             What::Try => {
+                let asked = 1 + beside.len() as u64;
                 let holds = std::iter::once(hold).chain(beside);
-                holds.take_while(|hold| self.takes(hold)).count() as u64
+                let granted = holds.take_while(|hold| self.takes(hold)).count() as u64;
+                self.commands[index].full = granted < asked || self.free < 1;
+                granted
             }
-            What::Release => self.give_back(hold.number).into(),
+            What::Release => self.give_back(&hold.id).into(),
         };
         self.commands[index].executed = Some(done);
         self.see_busy();
@@ -183,19 +200,19 @@ impl World {
     /// Redis grants a request, if it fits.
     fn takes(&mut self, hold: &Hold) -> bool {
         let wants = hold.kind.commands.wants();
-        if self.records.contains_key(&hold.number) {
+        if self.records.contains_key(&hold.id) {
             return true;
         }
         let fits = self.free >= wants;
         if fits {
             self.free -= wants;
-            self.records.insert(hold.number, wants);
+            self.records.insert(Arc::clone(&hold.id), wants);
         }
         fits
     }
 
-    fn give_back(&mut self, number: u64) -> bool {
-        let back = self.records.remove(&number);
+    fn give_back(&mut self, id: &str) -> bool {
+        let back = self.records.remove(id);
         self.free += back.unwrap_or(0);
         self.messages += u32::from(back.is_some() && self.listening);
         back.is_some()
@@ -208,13 +225,18 @@ impl World {
         let mut effects = Effects::default();
         match command.what {
             What::Try => {
+                let next = if command.full {
+                    NextOne::Busy(None)
+                } else {
+                    NextOne::Unknown
+                };
                 let grant = Grant {
                     sent_at: at(1),
                     server_age: None,
                     token: None,
                     open: false,
                     granted,
-                    next_busy: None,
+                    next,
                 };
                 let answer = match (lost, done) {
                     (true, _) => Answered::Failed(Failure::no_reply()),
@@ -223,7 +245,7 @@ impl World {
                 };
                 let waiting = self.waiting();
                 let gate = &mut self.gate;
-                let settled = gate.answered(&command.id, answer, at(1), RULES, &mut effects);
+                let settled = gate.answered(&command.id, answer, at(1), self.rules, &mut effects);
                 let (hold, settled) = settled.expect("nobody else settles it");
                 if settled == Settled::Over {
                     hold.end(Ok(()));
@@ -245,7 +267,14 @@ impl World {
                 };
                 let sent = SentAs::Seat(&command.id);
                 let gate = &mut self.gate;
-                gate.release_answered(&command.hold, &sent, answer, at(1), RULES, &mut effects);
+                gate.release_answered(
+                    &command.hold,
+                    &sent,
+                    answer,
+                    at(1),
+                    self.rules,
+                    &mut effects,
+                );
             }
         }
         self.carry_out(effects);
@@ -260,14 +289,14 @@ impl World {
 
     fn reap(&mut self) {
         let hold = self.reaped.remove(0);
-        let answer = if self.give_back(hold.number) {
+        let answer = if self.give_back(&hold.id) {
             ReleaseAnswer::Ended { heard_by: Some(1) }
         } else {
             ReleaseAnswer::Missing
         };
         let (sent, mut effects) = (SentAs::Keeper(at(1)), Effects::default());
         self.gate
-            .release_answered(&hold, &sent, answer, at(1), RULES, &mut effects);
+            .release_answered(&hold, &sent, answer, at(1), self.rules, &mut effects);
         // A tainted hold is given back again.
         let _ = effects.carry_out();
         self.see_busy();
@@ -278,7 +307,7 @@ impl World {
             return;
         }
         let mut effects = Effects::default();
-        let step = self.gate.step(at(1), RULES, true, &mut effects);
+        let step = self.gate.step(at(1), self.rules, true, &mut effects);
         self.carry_out(effects);
         let Step::Serve { head, at_once, .. } = step else {
             return;
@@ -344,7 +373,15 @@ impl World {
             let command = self.command(What::Release, &hold);
             let send = sends.then_some(|| command);
             let gate = &mut self.gate;
-            let back = gate.give_back(&hold, Level::Watchdog, at(1), RULES, send, &mut effects);
+            let back = gate.give_back(
+                &hold,
+                Level::Watchdog,
+                at(1),
+                self.rules,
+                send,
+                &mut effects,
+            );
+            self.passed_on += u32::from(matches!(back, GivenBack::PassedOn));
             if !matches!(back, GivenBack::Sent(_)) {
                 self.commands.retain(|known| known.id != command);
             }
@@ -371,7 +408,7 @@ impl World {
         let held = self.gate.holds().filter(|hold| hold.phase() == Phase::Held);
         let mut valid = 0;
         for hold in held {
-            assert!(self.records.contains_key(&hold.number), "{}", hold.number);
+            assert!(self.records.contains_key(&hold.id), "{}", hold.number);
             valid += hold.kind.commands.wants();
         }
         assert!(valid + self.strangers <= TOTAL);
@@ -452,7 +489,7 @@ impl World {
             "a permit is lost"
         );
         let mut effects = Effects::default();
-        let _ = self.gate.step(at(1), RULES, false, &mut effects);
+        let _ = self.gate.step(at(1), self.rules, false, &mut effects);
         let _ = effects.carry_out();
         self.gate.writer_waits_withdrawn(at(1));
         assert!(self.gate.is_unused(), "something is left at the gate");
@@ -461,7 +498,7 @@ impl World {
 
 #[test]
 fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_beside_them() {
-    let mut granted = 0;
+    let (mut granted, mut passed_on) = (0, 0);
     for seed in 0..10_000 {
         let outcome = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
@@ -469,12 +506,16 @@ fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_bes
                 world.step();
             }
             let granted = world.callers.iter().filter(|c| c.hold.is_some()).count();
+            let on = world.passed_on;
             world.end();
-            granted
+            (granted, on)
         });
-        granted += outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+        let (of_world, on) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
+        granted += of_world;
+        passed_on += on;
     }
     assert!(granted > 1_000, "{granted}");
+    assert!(passed_on > 300, "{passed_on}");
 }
 
 /// The caller of the first came back often without being polled, so its grant is kept for longer.

@@ -176,7 +176,10 @@ impl<C: Clone + PartialEq> Gate<C> {
             return Arrival::In(read);
         }
         let is_open = self.seat.is_free() && self.succession.left_until(now).is_none();
-        if is_open && self.queue.is_empty() {
+        // The note of an older request here would let this one go before those of others.
+        let is_noted = self.has_writer_waits() && ticket.request.kind.commands.leaves_the_seat();
+        let waits = is_noted || self.is_full_for(ticket, now);
+        if is_open && self.queue.is_empty() && !waits {
             // All callers that got the last answer are gone (3: "busy" only if somebody still listens).
             self.last_answer = LastAnswer::Nothing;
             self.failing_since = None;
@@ -564,11 +567,17 @@ impl<C: Clone + PartialEq> Gate<C> {
         let request = &ticket.request;
         let next = Hold::passed_on(ticket.origin(&hold.id), state);
         self.queue.remove(ticket.number);
-        self.last_answer = LastAnswer::Nothing;
         self.failing_since = None;
-        self.seat.hold(Arc::clone(&next));
-        self.owner_holds(request.owner.as_ref(), &next, effects);
-        self.conclude_late(now, effects);
+        if request.kind.commands.leaves_the_seat() {
+            self.own_seats.vacate(hold);
+            self.own_seats.seat(&next);
+            self.recheck_head();
+        } else {
+            self.last_answer = LastAnswer::Nothing;
+            self.seat.hold(Arc::clone(&next));
+            self.owner_holds(request.owner.as_ref(), &next, effects);
+            self.conclude_late(now, effects);
+        }
         effects.look(&next);
         self.deliver(&ticket, next, now, effects);
         if self.job_sleeps_until > now + CALL_AFTER {
@@ -582,7 +591,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     fn next_holder(&self, hold: &Arc<Hold>, now: Moment, rules: Rules) -> Option<Arc<Ticket>> {
         let head = self.queue.head().filter(|_| rules.passes_on)?;
         let request = &head.request;
-        let kinds = hold.kind.commands.rules().passes_on && request.kind.commands.rules().passes_on;
+        let (from, to) = (&hold.kind.commands, &request.kind.commands);
+        let kinds = from.rules().passes_on && to.rules().passes_on && from.wants() == to.wants();
         let watched = request.level == Level::Watchdog;
         // An attempt that is not settled may still get the lock, and only a try of its own releases that.
         let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
@@ -592,10 +602,10 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// The hold that has the field of `hold` now (8).
     pub(crate) fn current_hold(&self, hold: &Arc<Hold>) -> Arc<Hold> {
         let current = match &self.seat {
-            Seat::Held { hold: held, .. } if held.id == hold.id => held,
-            _ => hold,
+            Seat::Held { hold: held, .. } if held.id == hold.id => Some(held),
+            _ => self.own_seats.current(hold),
         };
-        Arc::clone(current)
+        Arc::clone(current.unwrap_or(hold))
     }
 
     /// A last release of `hold` is sent, and its message comes back where all clients listen to one channel. In a queue

@@ -49,6 +49,15 @@ impl<C: Clone + PartialEq> OwnSeats<C> {
         self.seats.get_mut(&hold.number)
     }
 
+    /// The hold that has the records of `hold` now, if that has no seat any more.
+    pub(super) fn current(&self, hold: &Hold) -> Option<&Arc<Hold>> {
+        if self.seats.contains_key(&hold.number) {
+            return None;
+        }
+        let mut held = self.seats.values().filter_map(Seat::held);
+        held.find(|held| held.id == hold.id)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Seat<C>> {
         self.seats.values()
     }

@@ -492,7 +492,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             .take_if(|note| note.withdrawn && note.since == since);
     }
 
-    pub(super) fn has_writer_waits(&self) -> bool {
+    pub(crate) fn has_writer_waits(&self) -> bool {
         self.writer_waits.is_some()
     }
 }

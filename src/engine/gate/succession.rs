@@ -72,6 +72,11 @@ impl Succession {
         }
     }
 
+    /// Others wait who precede this client's waiters, or it is not known whether any do.
+    pub(super) fn leave(&mut self) {
+        self.window = None;
+    }
+
     /// Whether somebody came in the last gap does not matter any more: another client has the lock, or nobody is left to
     /// see it.
     pub(super) fn forget_gap(&mut self) {

@@ -263,6 +263,8 @@ impl Commands for Permits {
         KindRules {
             name: "semaphore",
             needs_time: true,
+            // Whoever has seen the id of a permit may give it back by that.
+            passes_on: self.records == Records::Own,
             permits: Some(self.count),
             ..KindRules::DEFAULT
         }

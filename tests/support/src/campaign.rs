@@ -148,9 +148,10 @@ impl Campaign {
     #[must_use]
     pub fn settings(&self) -> Settings {
         // A starting JVM takes all of a small machine for a while.
-        let (blur_ms, dead_turn) = match self.has_java() {
-            true => (250, Duration::from_millis(plan::JAVA_WAITS_MS)),
-            false => (100, Duration::ZERO),
+        let (blur_ms, dead_turn) = if self.has_java() {
+            (250, Duration::from_millis(plan::JAVA_WAITS_MS))
+        } else {
+            (100, Duration::ZERO)
         };
         Settings {
             dead_turn,

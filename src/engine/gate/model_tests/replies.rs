@@ -1,6 +1,7 @@
 //! Tries and their answers, and releases that the keeper sees through.
 
 use super::*;
+use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::succession::{REST, SHORTEST};
 
 impl World {
@@ -84,7 +85,7 @@ impl World {
                 token: None,
                 open: self.open && reply == Reply::Done(0),
                 granted: 1,
-                next_busy: None,
+                next: NextOne::Unknown,
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),

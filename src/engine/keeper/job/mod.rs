@@ -241,10 +241,14 @@ impl NameJob {
         self.policy.again();
         let core = Arc::clone(&self.keeper.core);
         let now = core.now();
+        let counted = head.request.kind.commands.leaves_the_seat();
+        if counted && self.noted != head.number && self.at(|gate, _| gate.has_writer_waits()) {
+            // The note of a request that is gone would let this one go before older ones of others.
+            self.leave_note();
+        }
         let mut tried = None;
         self.at(|gate, _| {
             let mark = note_of(gate, head, &core, now);
-            let counted = head.request.kind.commands.leaves_the_seat();
             let beside = match core.config.acks {
                 None if counted => gate.beside(head),
                 _ => Vec::new(),
@@ -418,9 +422,11 @@ impl NameJob {
         };
         let kind = &first.request.kind;
         if self.noted != first.number && kind.commands.leaves_the_seat() {
-            // The note before was another request's.
+            // The note before was another request's. If Redis still has it, it is replaced.
             self.noted = first.number;
-            self.note_at = first.request.since + OLD;
+            let replaces = self.at(|gate, _| gate.has_writer_waits());
+            let old_at = first.request.since + OLD;
+            self.note_at = if replaces { now } else { old_at };
         }
         if now >= self.note_at {
             self.note_at = now + NOTE_AGAIN;

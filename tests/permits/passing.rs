@@ -1,0 +1,102 @@
+//! Passing on: inside a client a permit changes hands without a command.
+
+use std::any::TypeId;
+
+use watchlock::kind::Counting;
+use watchlock::{Client, ClientBuilder, Clock, Permit};
+use watchlock_support::server::RedisServer;
+
+use crate::common::{connect, poll_once, soon};
+use crate::{Kind, NAME, Scene, once};
+
+for_both! {
+    permits_without_an_id_to_give_them_back_by_are_passed_on,
+    the_switch_turns_it_off,
+    a_permit_that_is_passed_on_is_given_back_once,
+    permits_are_passed_on_to_requests_for_as_many,
+}
+
+/// A client whose clock stands still, so that it passes permits on without an end.
+async fn scene(set: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Scene {
+    let server = RedisServer::start();
+    let (clock, driver) = Clock::driven();
+    let builder = Client::builder(&server.url()).clock(clock);
+    let client = set(builder).connect().await.unwrap();
+    driver.stop();
+    Scene { server, client }
+}
+
+async fn records<K: Kind>(scene: &Scene) -> Vec<Vec<u8>> {
+    scene.server.query(&["ZRANGE", K::RECORDS, "0", "-1"]).await
+}
+
+/// `one` is given back while somebody waits for another number. Returns the permits that it got, and whether their records
+/// are those of the ones before.
+async fn goes_on<K: Kind>(scene: &Scene, one: Permit, wants: u32) -> (Permit, bool) {
+    let of = K::of(&scene.client, NAME);
+    let mut waits = Box::pin(async move { of.acquire_many(wants).await });
+    assert!(poll_once(&mut waits).await.is_none());
+    let waits = tokio::spawn(waits);
+    scene.listens().await;
+    let before = records::<K>(scene).await;
+    one.release().await.unwrap();
+    let next = soon(waits).await.unwrap().unwrap();
+    (next, records::<K>(scene).await == before)
+}
+
+/// In how many of twenty turns. The try of the one that waits may be under way yet.
+async fn turns<K: Kind>(scene: &Scene) -> usize {
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    let (mut permit, mut passed_on) = (of.acquire().await.unwrap(), 0);
+    for _ in 0..20 {
+        let (next, stayed) = goes_on::<K>(scene, permit, 1).await;
+        passed_on += usize::from(stayed);
+        assert!(next.is_valid());
+        assert!(
+            once(&K::of(&connect(&scene.server).await, NAME))
+                .await
+                .is_none()
+        );
+        permit = next;
+    }
+    permit.release().await.unwrap();
+    scene.all_are_free::<K>(1).await;
+    passed_on
+}
+
+async fn permits_without_an_id_to_give_them_back_by_are_passed_on<K: Kind>() {
+    let passed_on = turns::<K>(&scene(|builder| builder).await).await;
+    let may = TypeId::of::<K>() == TypeId::of::<Counting>();
+    assert_eq!(passed_on > 0, may, "{passed_on}");
+}
+
+async fn the_switch_turns_it_off<K: Kind>() {
+    let scene = scene(|builder| builder.pass_on(false)).await;
+    assert_eq!(turns::<K>(&scene).await, 0);
+}
+
+async fn a_permit_that_is_passed_on_is_given_back_once<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(2);
+    let kept = of.acquire().await.unwrap();
+    let mut permit = of.acquire().await.unwrap();
+    for _ in 0..5 {
+        (permit, _) = goes_on::<K>(&scene, permit, 1).await;
+    }
+    assert_eq!(scene.state::<K>().await, (Some(0), 2));
+    drop(permit);
+    kept.release().await.unwrap();
+    scene.all_are_free::<K>(2).await;
+}
+
+async fn permits_are_passed_on_to_requests_for_as_many<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(2);
+    for _ in 0..10 {
+        let two = of.acquire_many(2).await.unwrap();
+        let (one, stayed) = goes_on::<K>(&scene, two, 1).await;
+        assert!(!stayed && scene.state::<K>().await == (Some(1), 1));
+        one.release().await.unwrap();
+    }
+    scene.all_are_free::<K>(2).await;
+}
