@@ -98,6 +98,8 @@ pub struct Campaign {
     pub faults: bool,
     /// Whether workers are killed as well.
     pub kills: bool,
+    /// What wrong clients do to the server every 50 ms, of which the history knows nothing.
+    pub meddling: Vec<Vec<String>>,
 }
 
 impl Campaign {
@@ -110,11 +112,12 @@ impl Campaign {
             workers: vec![Kind::Rust; 4],
             owners: 6,
             names: 12,
-            kinds: kinds::RUST.to_vec(),
+            kinds: [kinds::RUST, kinds::SEMAPHORES].concat(),
             layout: Layout::One,
             histories: std::env::temp_dir(),
             faults: true,
             kills: true,
+            meddling: Vec::new(),
         }
     }
 
@@ -155,6 +158,7 @@ impl Campaign {
         };
         Settings {
             dead_turn,
+            permits: kinds::PERMITS,
             watchdog_lease: self.layout.lease(),
             command_timeout: COMMAND_TIMEOUT,
             scheduling: Duration::from_millis(blur_ms),
@@ -253,7 +257,16 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
     if of.faults {
         rage(ground, of, seed, &weather, &mut nemesis);
     }
-    nemesis.spawn(quiet::sample(Arc::clone(ground), of.names, weather.watch()));
+    nemesis.spawn(servers::meddle(
+        Arc::clone(ground),
+        of.meddling.clone(),
+        weather.watch(),
+    ));
+    nemesis.spawn(quiet::sample(
+        Arc::clone(ground),
+        kinds::names_of_locks(of.names, &of.kinds),
+        weather.watch(),
+    ));
     weather.change_for(time).await;
     while let Some(ended) = nemesis.join_next().await {
         ended.expect("the nemesis does not panic");

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::Kind;
 use super::fleet::Incarnation;
 use super::ground::Ground;
+use super::kinds::{PERMITS, semaphore_of};
 use super::plan::{Level, Plan, Plans};
 use super::weather::Watch;
 use crate::history::{Call, LockKind, Nanos, Outcome, Record};
@@ -52,6 +54,8 @@ pub(super) struct Actor<'a> {
     owner: u32,
     plan: &'a Plan,
     name: &'a str,
+    /// Of the permits that it has.
+    handle: Mutex<Option<Value>>,
 }
 
 /// The protected record of a name at the beginning of a section: when it was read, and whose it was.
@@ -95,6 +99,7 @@ impl<'a> Actor<'a> {
             owner,
             plan,
             name,
+            handle: Mutex::default(),
         }
     }
 
@@ -115,7 +120,9 @@ impl<'a> Actor<'a> {
             return Some(());
         }
         let mut begun = Vec::new();
-        for name in plan.kind().names(self.name) {
+        // Several may have permits at once.
+        let is_alone = !plan.kind().is_counted();
+        for name in plan.kind().names(self.name).filter(|_| is_alone) {
             begun.push(self.begin(name, op).await);
         }
         // How many levels of each kind there are to give back.
@@ -231,12 +238,26 @@ impl<'a> Actor<'a> {
         let mut fields = Map::new();
         fields.extend(wait_ms.map(|ms| ("wait_ms".to_owned(), json!(ms))));
         fields.extend(lease_ms.map(|ms| ("lease_ms".to_owned(), json!(ms))));
-        let verb = wait_ms.map_or("lock", |_| "try_lock");
+        let verb = match (kind, wait_ms) {
+            (LockKind::Permits(permits), _) => {
+                fields.insert("permits".to_owned(), json!(permits));
+                fields.insert("with_permits".to_owned(), json!(PERMITS));
+                wait_ms.map_or("acquire", |_| "try_acquire")
+            }
+            (_, None) => "lock",
+            (_, Some(_)) => "try_lock",
+        };
         self.ask(call, kind, verb, fields).await
     }
 
     async fn release(&self, kind: LockKind) -> Option<Answer> {
-        let answered = self.ask(Call::Release, kind, "unlock", Map::new()).await;
+        let (mut fields, mut verb) = (Map::new(), "unlock");
+        if kind.is_counted() {
+            let handle = self.handle.lock().take();
+            fields.insert("handle".to_owned(), handle.unwrap_or_default());
+            verb = "release";
+        }
+        let answered = self.ask(Call::Release, kind, verb, fields).await;
         answered.map(|(_, answer)| answer)
     }
 
@@ -249,9 +270,17 @@ impl<'a> Actor<'a> {
     ) -> Option<(u64, Answer)> {
         let mut fields = fields;
         fields.insert("owner".to_owned(), json!(self.owner.to_string()));
-        fields.insert("kind".to_owned(), json!(kind.word()));
+        let word = if kind.is_counted() {
+            semaphore_of(self.name).0
+        } else {
+            kind.word()
+        };
+        fields.insert("kind".to_owned(), json!(word));
         fields.insert("name".to_owned(), kind.called(self.name));
         let acquires = call != Call::Release;
+        if acquires {
+            self.process.asks(self.owner, kind, self.name);
+        }
         let (client, recorder) = (self.process.client, &self.ground.recorder);
         let op = recorder.invoke(client, self.owner, kind, self.name, call);
         let reply = self
@@ -268,7 +297,10 @@ impl<'a> Actor<'a> {
             }
             Ok(result) => {
                 token = result["token"].as_u64();
-                read(&result, acquires)
+                if kind.is_counted() && acquires {
+                    *self.handle.lock() = Some(result["handle"].clone());
+                }
+                read(&result, acquires, kind)
             }
         };
         let by = match self.process.kind {
@@ -288,11 +320,15 @@ impl<'a> Actor<'a> {
     }
 }
 
-fn read(result: &Value, acquires: bool) -> (Outcome, Answer) {
-    let count = result["count"]
-        .as_u64()
-        .and_then(|count| u32::try_from(count).ok());
-    let count = count.unwrap_or(u32::MAX);
+fn read(result: &Value, acquires: bool, kind: LockKind) -> (Outcome, Answer) {
+    // Each acquire of a semaphore is a hold.
+    let levels = if kind.is_counted() {
+        u64::from(acquires)
+    } else {
+        u64::MAX
+    };
+    let count = result["count"].as_u64().unwrap_or(levels);
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
     if !acquires {
         return (Outcome::Released(count), Answer::Left);
     }

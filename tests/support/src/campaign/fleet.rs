@@ -28,6 +28,8 @@ pub(super) struct Incarnation {
     recorder: Recorder,
     /// How many holds were reported to each owner as lost, by kind and name.
     lost: Mutex<HashMap<(u32, LockKind, String), u64>>,
+    /// How many permits of a semaphore an owner asked for last.
+    permits: Mutex<HashMap<(u32, String), LockKind>>,
 }
 
 impl Incarnation {
@@ -57,6 +59,7 @@ impl Incarnation {
             id,
             recorder: recorder.clone(),
             lost: Mutex::default(),
+            permits: Mutex::default(),
         })
     }
 
@@ -68,7 +71,14 @@ impl Incarnation {
                 continue;
             };
             let owner = event.owner.parse().unwrap_or(u32::MAX);
-            let kind = LockKind::of(&event.kind).unwrap_or_default();
+            let kind = match &*event.kind {
+                "semaphore" | "permit" => {
+                    let asked = self.permits.lock();
+                    asked.get(&(owner, event.name.clone())).copied()
+                }
+                word => LockKind::of(word),
+            };
+            let kind = kind.unwrap_or_default();
             *lost.entry((owner, kind, event.name.clone())).or_default() += 1;
             self.recorder.push(Record::Lost {
                 t: event.t,
@@ -78,6 +88,13 @@ impl Incarnation {
                 name: event.name,
                 reason: event.reason,
             });
+        }
+    }
+
+    /// An owner asks for a lock.
+    pub(super) fn asks(&self, owner: u32, kind: LockKind, name: &str) {
+        if kind.is_counted() {
+            self.permits.lock().insert((owner, name.to_owned()), kind);
         }
     }
 

@@ -18,6 +18,12 @@ pub const RUST: &[LockKind] = &[
     LockKind::Multi,
 ];
 
+/// Its semaphores, which stand beside its locks in the workers' protocol.
+pub const SEMAPHORES: &[LockKind] = &[LockKind::Permits(1)];
+
+/// How many permits each semaphore has.
+pub(super) const PERMITS: u32 = 3;
+
 /// Its kinds on several independent servers.
 pub const QUORUM: &[LockKind] = &[LockKind::Red, LockKind::RedFenced];
 
@@ -45,6 +51,23 @@ pub const PLAIN: &[LockKind] = &[
 pub fn shared() -> Vec<LockKind> {
     let both = RUST.iter().filter(|kind| JAVA.contains(kind));
     both.copied().collect()
+}
+
+/// The kind of the semaphore of that name, a word of the protocol, and the key of its records: even numbers are plain ones,
+/// the others expirable.
+pub(super) fn semaphore_of(name: &str) -> (&'static str, String) {
+    let last = name.bytes().next_back().unwrap_or(b'0');
+    if last.is_multiple_of(2) {
+        ("semaphore", format!("watchlock_permits:{{{name}}}"))
+    } else {
+        ("permit", format!("{{{name}}}:timeout"))
+    }
+}
+
+/// The names of a campaign that have no semaphore.
+pub(super) fn names_of_locks(names: u32, kinds: &[LockKind]) -> Vec<String> {
+    let numbers = (0..names).filter(|number| !kinds[*number as usize % kinds.len()].is_counted());
+    numbers.map(|number| format!("chaos:{number}")).collect()
 }
 
 /// Whether a kind is a side of a read/write lock.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::kinds::has_sides;
+use super::kinds::{self, has_sides};
 use super::{Kind, WATCHDOG_LEASE};
 use crate::history::LockKind;
 
@@ -112,12 +112,18 @@ impl Plans {
                 LockKind::Write
             };
         }
+        if kind.is_counted() {
+            kind = LockKind::Permits(rng.u32(1..=kinds::PERMITS));
+        }
         let wait_ms = match rng.u32(..10) {
             0..4 => None,
             4..6 => Some(0),
             _ => Some(rng.u64(1..400)),
         };
         let (mut levels, hold) = section(rng, kind);
+        if kind.is_counted() {
+            levels.truncate(1);
+        }
         let pause = Duration::from_micros(rng.u64(..4_000));
         let mut name = format!("chaos:{number}");
         if kind == LockKind::Multi {

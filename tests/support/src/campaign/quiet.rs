@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ground::Ground;
+use super::kinds::{PERMITS, semaphore_of};
 use super::weather::{Watch, Weather};
 use super::{Kind, Layout};
 use crate::history::{MS, Nanos, Record};
@@ -23,23 +24,23 @@ const STALL: Nanos = 60 * MS;
 
 /// Looks at the locks' keys while the campaign runs: none may be without TTL. An answer that takes long without a fault
 /// is a fault of the machine (a slow disk, no processor), and excuses like one.
-pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
-    for (turn, number) in (0..names).cycle().enumerate() {
+/// The number of a semaphore's free permits has none.
+pub(super) async fn sample(ground: Arc<Ground>, names: Vec<String>, weather: Watch) {
+    for (turn, name) in names.iter().cycle().enumerate() {
         if weather.is_over() {
             return;
         }
         let from = now_ns();
         sleep(LOOK_EVERY).await;
-        let name = format!("chaos:{number}");
         let Ok(_calm) = ground.struck.try_read() else {
             continue;
         };
-        let command = ["PTTL", &name];
+        let command = ["PTTL", name];
         // One look at all names, then at the next server.
         let look = async {
             let server = match &ground.deployment {
-                Some(deployment) => deployment.server_of(&name).await,
-                None => &ground.servers[turn / names as usize % ground.servers.len()],
+                Some(deployment) => deployment.server_of(name).await,
+                None => &ground.servers[turn / names.len() % ground.servers.len()],
             };
             server.try_cmd(&command).await
         };
@@ -49,7 +50,11 @@ pub(super) async fn sample(ground: Arc<Ground>, names: u32, weather: Watch) {
             ground.stalled(from);
         }
         if let Ok(Ok(redis::Value::Int(ttl_ms))) = look {
-            ground.recorder.push(Record::Sample { t, name, ttl_ms });
+            ground.recorder.push(Record::Sample {
+                t,
+                name: name.clone(),
+                ttl_ms,
+            });
         }
     }
 }
@@ -114,7 +119,11 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     keys.retain(|key| !key.starts_with("redisson_lock_token:"));
     let mut left = Vec::new();
     for key in keys {
-        if is_queue_of_the_dead(ground, server, &key).await {
+        if let Some((key, missing)) = semaphore(server, &key).await {
+            if missing != 0 {
+                left.push(format!("{key} lacks {missing} permits"));
+            }
+        } else if is_queue_of_the_dead(ground, server, &key).await {
             server.cmd(&["DEL", &key]).await;
         } else {
             left.push(key);
@@ -135,6 +144,35 @@ async fn what_is_left_at(ground: &Ground, server: &RedisServer) -> Vec<String> {
     let keys = keys.into_iter().map(|key| format!("key {key}"));
     let channels = channels.into_iter().map(|name| format!("channel {name}"));
     keys.chain(channels).collect()
+}
+
+/// The semaphore that a key is of, and how many of its permits are neither free nor to be taken back: the records of dead
+/// holders stay until somebody looks.
+async fn semaphore(server: &RedisServer, key: &str) -> Option<(String, i64)> {
+    let own = key.strip_prefix("watchlock_permits:{");
+    let of = own.or_else(|| key.strip_suffix(":timeout"));
+    let name = of.map_or(key, |name| name.trim_matches(['{', '}']));
+    let (_, records) = semaphore_of(name);
+    let free: Option<String> = asked(server, &["GET", name]).await?;
+    // Without the number, which an operator deleted, the records are of nothing.
+    let free: i64 = match free {
+        Some(free) => free.parse().ok()?,
+        None => return of.map(|_| (name.to_owned(), 0)),
+    };
+    let (seconds, _): (u64, u64) = asked(server, &["TIME"]).await?;
+    let now_ms = (seconds * 1_000).to_string();
+    let over: i64 = asked(server, &["ZCOUNT", &records, "-inf", &now_ms]).await?;
+    let all: i64 = asked(server, &["ZCARD", &records]).await?;
+    let missing = match all - over {
+        0 => i64::from(PERMITS) - free - over,
+        taken => taken,
+    };
+    Some((name.to_owned(), missing))
+}
+
+async fn asked<T: redis::FromRedisValue>(server: &RedisServer, command: &[&str]) -> Option<T> {
+    let answer = server.try_cmd(command).await.ok()?;
+    redis::from_redis_value(answer).ok()
 }
 
 /// Whether a key belongs to a fair lock's queue that contains no live client.

@@ -58,6 +58,18 @@ pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather:
     }
 }
 
+/// Wrong clients do these things to the server, again and again.
+pub(super) async fn meddle(ground: Arc<Ground>, meddling: Vec<Vec<String>>, weather: Watch) {
+    while !weather.is_over() && !meddling.is_empty() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for command in &meddling {
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            // The server may be away.
+            let _ = ground.server().try_cmd(&words).await;
+        }
+    }
+}
+
 /// Draws everything here, so that the draws do not depend on what happens.
 fn draw(rng: &mut Rng) -> Strike {
     let time = Duration::from_millis(rng.u64(10..600));
