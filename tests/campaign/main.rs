@@ -4,6 +4,7 @@
 mod classics;
 mod controls;
 mod failovers;
+mod latch;
 mod mixed;
 mod permits;
 mod quorum;
