@@ -106,7 +106,7 @@ local function wake()
 end
 -- When a lease ends that is not of these requests: an end of theirs frees nothing for them.
 local function busy_ms()
-  local records = redis.call('ZRANGE', taken, 0, last_id - 6, 'WITHSCORES')
+  local records = redis.pcall('ZRANGE', taken, 0, last_id - 6, 'WITHSCORES')
   for i = 1, #records, 2 do
     local ends = not asked[records[i]] and tonumber(records[i + 1])
     if ends then return ends < 922337203685477 and math.max(0, math.ceil(ends - now_ms)) or -1 end

@@ -11,7 +11,8 @@
 -- ARGV[6] publish   - command that wakes them; PUBLISH when missing
 --
 -- Returns   -2 noted, or removed; -5 there was nothing to remove
--- Publishes the number of free permits, when it removed the note and they are positive
+-- Publishes the number of free permits, when they are positive and it removed the note, or replaced it by that of a younger
+--           request or one for fewer
 -- Repeat    the note counts as long, counted from the repeat; a second removal publishes nothing
 local free, needs, client, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[5]
 for i = 2, 4 do
@@ -19,30 +20,39 @@ for i = 2, 4 do
 end
 local waited_ms, note_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 
-if note_ms > 0 then
-  local now = redis.call('TIME')
-  local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
-  local keep_ms = math.max(note_ms, redis.call('PTTL', needs))
-  local note = string.format('%s:%.0f:%.0f', ARGV[2], math.max(0, now_ms - waited_ms), now_ms + note_ms)
-  redis.call('HSET', needs, client, note)
-  local expires = redis.pcall('PEXPIRE', needs, string.format('%.0f', keep_ms))
-  if type(expires) == 'table' then
-    redis.call('HDEL', needs, client) -- no note without a TTL
-    return expires
-  end
-  -- The notes of clients that are gone live as long as anybody's.
-  local notes, over = redis.pcall('HGETALL', needs), {}
-  for i = 1, #notes, 2 do
-    local till = tonumber(string.match(notes[i + 1], ':(%d+)$')) or 0
-    if till < now_ms and #over < 100 then over[#over + 1] = notes[i] end
-  end
-  if #over > 0 then redis.pcall('HDEL', needs, unpack(over)) end
+local function wake()
+  local left = tonumber(redis.call('GET', free)) or 0
+  if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[6] or 'PUBLISH', channel, string.format('%.0f', left)) end
+end
+if note_ms == 0 then
+  if redis.call('HDEL', needs, client) == 0 then return -5 end
+  wake()
   return -2
 end
 
-local left = tonumber(redis.call('GET', free)) or 0
-if redis.call('HDEL', needs, client) == 0 then return -5 end
-if left > 0 and left < 2 ^ 31 then
-  redis.pcall(ARGV[6] or 'PUBLISH', channel, string.format('%.0f', left))
+local now = redis.call('TIME')
+local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
+local since = math.max(0, now_ms - waited_ms)
+local keep_ms = math.max(note_ms, redis.call('PTTL', needs))
+redis.call('GET', free) -- before the writes, because it may be denied
+-- The notes of clients that are gone live as long as anybody's.
+local notes, over, gives_way = redis.call('HGETALL', needs), {}, false
+for i = 1, #notes, 2 do
+  local permits, from, till = string.match(notes[i + 1], '^(%d+):(%d+):(%d+)$')
+  local is_over = (tonumber(till) or 0) < now_ms
+  if notes[i] == client then
+    gives_way = not is_over and (tonumber(ARGV[2]) < tonumber(permits) or since > tonumber(from) + 100)
+  elseif is_over and #over < 100 then
+    over[#over + 1] = notes[i]
+  end
 end
+redis.call('HSET', needs, client, string.format('%s:%.0f:%.0f', ARGV[2], since, now_ms + note_ms))
+local expires = redis.pcall('PEXPIRE', needs, string.format('%.0f', keep_ms))
+if type(expires) == 'table' then
+  redis.call('HDEL', needs, client) -- no note without a TTL
+  return expires
+end
+if #over > 0 then redis.pcall('HDEL', needs, unpack(over)) end
+-- Others may take what the note before kept from them.
+if gives_way then wake() end
 return -2

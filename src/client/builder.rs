@@ -318,8 +318,8 @@ impl ClientBuilder {
     /// A hold under the watchdog is then *passed on*: its field in Redis stays and belongs to the next holder, so the lock
     /// changes hands in microseconds instead of a round trip. This is done for plain and spin locks and the permits of a
     /// [`Semaphore`](crate::Semaphore), for 10 ms in a row. Then the release is sent, and this client leaves a lock free for
-    /// a millisecond, so that other clients get their turn. `unlock` of a hold that is passed on does not ask Redis: if the key is gone (an operator deleted it), the next
-    /// holder learns it by [`lost`](crate::LockGuard::lost).
+    /// a millisecond, so that other clients get their turn. `unlock` of a hold that is passed on does not ask Redis: if the
+    /// key is gone (an operator deleted it), the next holder learns it by [`lost`](crate::LockGuard::lost).
     ///
     /// Set it to `false` if each hold needs a field of its own in Redis, or each `unlock` a reply of Redis.
     pub fn pass_on(mut self, passes_on: bool) -> Self {

@@ -12,7 +12,7 @@ use crate::engine::caller::acquire::request;
 use crate::engine::caller::{enter, release};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::Level;
+use crate::engine::hold::state::{HoldState, Level};
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
@@ -344,6 +344,13 @@ impl LockGuard {
 
 /// For other kinds of guards, and for holds of several locks.
 impl LockGuard {
+    /// The end of its lease may be taken off from now on.
+    pub(super) fn may_never_end(&self) {
+        if let LevelOf::Single(single) = &self.level {
+            single.entered.hold.with(HoldState::may_never_end);
+        }
+    }
+
     /// It is in the hands of the current task.
     fn is_used(&self) {
         if let LevelOf::Single(single) = &self.level {

@@ -617,11 +617,12 @@ impl Permit {
         self.level.extend(lease).await
     }
 
-    /// Gives the permits back and waits for the answer of Redis, as [`LockGuard::unlock`].
+    /// Gives the permits back and waits for the answer of Redis, as [`LockGuard::unlock`]. Those of a [`Semaphore`] may go to
+    /// a waiter of this client instead, which takes no command ([`pass_on`](crate::ClientBuilder::pass_on)).
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::unlock`]. [`Error::Lost`] also when one of them was not there any more; the others are given back.
+    /// As [`LockGuard::unlock`]. [`Error::Lost`] also when Redis is asked and one of them was not there any more; the others are given back.
     ///
     /// # Cancel safety
     ///
@@ -664,6 +665,7 @@ impl Permit {
         self.check()?;
         let names = self.target.kind()?.names();
         let hold_id = self.level.hold_id().ok_or_else(Error::not_owner)?;
+        self.level.may_never_end();
         let reply = ask(self.target.core(), self.request.forget(names, hold_id)).await?;
         match reply.found() {
             Some(true) => {

@@ -1,8 +1,8 @@
 //! What our scripts answer: one grammar for all of them.
 //!
-//! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. One has two. From -1 up a code is
-//! the answer of `PTTL` about a lock that others have. So a plain `PTTL` is read in the same way: -2 stands for a free
-//! lock.
+//! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. Two codes have two numbers.
+//! From -1 up a code is the answer of `PTTL` about a lock that others have. So a plain `PTTL` is read in the same way: -2
+//! stands for a free lock.
 //!
 //! | code | meaning | n |
 //! |---|---|---|

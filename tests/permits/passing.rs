@@ -3,17 +3,25 @@
 use std::any::TypeId;
 
 use watchlock::kind::Counting;
-use watchlock::{Client, ClientBuilder, Clock, Permit};
+use watchlock::{Client, ClientBuilder, Clock, Permit, SemaphoreHandle};
+use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{connect, poll_once, soon};
+use crate::common::{LONG, connect, poll_once, soon, without_polls};
 use crate::{Kind, NAME, Scene, once};
+
+/// Of requests that wait.
+const NEEDS: &str = "watchlock_needs:{imports}";
 
 for_both! {
     permits_without_an_id_to_give_them_back_by_are_passed_on,
     the_switch_turns_it_off,
     a_permit_that_is_passed_on_is_given_back_once,
     permits_are_passed_on_to_requests_for_as_many,
+    a_forgotten_permit_is_passed_on_to_nobody,
+    a_forget_that_is_dropped_concerns_no_later_holder,
+    a_denied_look_at_the_next_lease_keeps_no_permit,
+    a_note_of_a_younger_request_wakes_who_the_older_held_back,
 }
 
 /// A client whose clock stands still, so that it passes permits on without an end.
@@ -99,4 +107,98 @@ async fn permits_are_passed_on_to_requests_for_as_many<K: Kind>() {
         one.release().await.unwrap();
     }
     scene.all_are_free::<K>(2).await;
+}
+
+/// The records of a client's permits, and when their leases end.
+async fn ends<K: Kind>(scene: &Scene) -> Vec<(Vec<u8>, f64)> {
+    let look = ["ZRANGE", K::RECORDS, "0", "-1", "WITHSCORES"];
+    scene.server.query(&look).await
+}
+
+async fn a_forgotten_permit_is_passed_on_to_nobody<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    let (permit, _) = goes_on::<K>(&scene, of.acquire().await.unwrap(), 1).await;
+    let mut waits = Box::pin(of.acquire());
+    assert!(poll_once(&mut waits).await.is_none());
+    permit.forget().await.unwrap();
+    assert!(poll_once(&mut waits).await.is_none());
+    eventually("no record is left", LONG, async || {
+        scene.state::<K>().await == (Some(0), 0)
+    })
+    .await;
+    assert!(poll_once(&mut waits).await.is_none());
+}
+
+/// It may still take the end off the records that it is about.
+async fn a_forget_that_is_dropped_concerns_no_later_holder<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    let (permit, _) = goes_on::<K>(&scene, of.acquire().await.unwrap(), 1).await;
+    let waits = tokio::spawn({
+        let of = of.clone();
+        async move { of.acquire().await }
+    });
+    eventually("it waits", LONG, async || scene.client.stats().waiters == 1).await;
+    let forgotten = records::<K>(&scene).await;
+    let mut forget = Box::pin(permit.forget());
+    assert!(poll_once(&mut forget).await.is_none());
+    drop(forget);
+    let next = soon(waits).await.unwrap().unwrap();
+    let theirs = ends::<K>(&scene).await;
+    assert!(
+        theirs
+            .iter()
+            .all(|(id, end)| !forgotten.contains(id) && *end < 1e14)
+    );
+    next.release().await.unwrap();
+    scene.all_are_free::<K>(1).await;
+}
+
+async fn a_denied_look_at_the_next_lease_keeps_no_permit<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    let deny = ["ACL", "SETUSER", "default", "-zrange"];
+    scene.server.cmd(&deny).await;
+    let permit = once(&of).await.expect("it is granted");
+    assert_eq!(scene.state::<K>().await, (Some(0), 1));
+    permit.release().await.unwrap();
+    scene.all_are_free::<K>(1).await;
+}
+
+/// The request that kept permits from others is gone, and the next one of its client is younger than theirs.
+async fn a_note_of_a_younger_request_wakes_who_the_older_held_back<K: Kind>() {
+    let scene = Scene::new().await;
+    let other = without_polls(&scene.server).connect().await.unwrap();
+    let of = K::of(&scene.client, NAME).with_permits(3);
+    let kept = of.acquire().await.unwrap();
+    let waits =
+        |of: SemaphoreHandle<K>, wants| tokio::spawn(async move { of.acquire_many(wants).await });
+    let notes = async |count: i64| {
+        eventually("they have waited for a while", LONG, async || {
+            let noted: i64 = scene.server.query(&["HLEN", NEEDS]).await;
+            noted == count
+        })
+        .await;
+    };
+    let first = waits(of.clone(), 3);
+    notes(1).await;
+    let held_back = waits(K::of(&other, NAME), 1);
+    notes(2).await;
+    let second = waits(of.clone(), 3);
+    eventually("both wait", LONG, async || {
+        scene.client.stats().waiters == 2
+    })
+    .await;
+    first.abort();
+    let permit = soon(held_back).await.unwrap().unwrap();
+    permit.release().await.unwrap();
+    kept.release().await.unwrap();
+    soon(second)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }

@@ -335,6 +335,36 @@ impl<C: Clone + PartialEq> Gate<C> {
         busy
     }
 
+    /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
+    pub(super) fn recheck_busy(&mut self) {
+        if self.seat.is_free() && self.forget_busy() {
+            self.try_at_once = true;
+            self.notify_job();
+        }
+    }
+
+    /// Whether the lock is known to be busy for `ticket` (rule 3).
+    pub(super) fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
+        match &self.seat {
+            Seat::Held { hold, .. } if now < hold.valid_until() => true,
+            Seat::Shared { shared, .. } if shared.is_valid(now) && !self.may_read(ticket, now) => {
+                true
+            }
+            Seat::Trying(_)
+            | Seat::Shared { join: Some(_), .. }
+            | Seat::HandingOver { .. }
+            | Seat::Releasing { .. } => false,
+            _ => match self.last_answer {
+                LastAnswer::Busy(until) => {
+                    let published = !ticket.request.kind.commands.rules().is_string;
+                    let heard = published && self.wakeups.hear_holder();
+                    heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
+                }
+                LastAnswer::Nothing | LastAnswer::Failed(_) => false,
+            },
+        }
+    }
+
     /// The result of a ticket whose wait is over: the last error, or busy.
     pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
         if self.knows_busy(ticket, now) {

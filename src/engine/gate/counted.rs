@@ -151,6 +151,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.recheck_head();
     }
 
+    /// A message came, or messages come from now on. The try of a caller that is under way may have run before.
+    pub(super) fn heard_beside_try(&mut self) {
+        let attempt = self.seat.attempt();
+        if attempt.is_some_and(|attempt| attempt.hold.kind.commands.leaves_the_seat()) {
+            self.seat.is_early();
+        }
+    }
+
     /// Whether no permit is left for `ticket`, though nobody waits here: the job still listens, and would have heard of one.
     pub(super) fn is_full_for(&self, ticket: &Ticket, now: Moment) -> bool {
         let LastAnswer::Busy(until) = self.last_answer else {
@@ -223,3 +231,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
 #[cfg(test)]
 #[path = "counted_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "counted_moments_tests.rs"]
+mod moments_tests;

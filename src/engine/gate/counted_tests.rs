@@ -65,6 +65,8 @@ struct World {
     messages: u32,
     /// A message, or the confirmation of the subscription, for the job.
     permit: bool,
+    /// The job is about to try for it, and does not have the lock of the gate.
+    decided: Option<Arc<Ticket>>,
     next: u32,
     number: u64,
     faults: u32,
@@ -89,6 +91,7 @@ impl World {
             listening: false,
             messages: 0,
             permit: false,
+            decided: None,
             next: 0,
             number: 0,
             faults: 2,
@@ -303,6 +306,10 @@ impl World {
     }
 
     fn job(&mut self) {
+        if let Some(head) = self.decided.take() {
+            self.tries(&head);
+            return;
+        }
         if self.gate.job().is_none() {
             return;
         }
@@ -313,22 +320,30 @@ impl World {
             return;
         };
         if at_once || std::mem::take(&mut self.permit) {
-            let (hold, command) = self.attempt(&head);
-            let beside = self.gate.beside(&head).into_iter();
-            let beside = beside.map(|ticket| {
-                let hold = self.attempt_for(&ticket);
-                (ticket, hold)
-            });
-            let beside: Vec<_> = beside.collect();
-            if let Some(command) = self.commands.last_mut() {
-                command.beside = beside.iter().map(|(_, hold)| Arc::clone(hold)).collect();
-            }
-            assert!(self.gate.try_head(&head, at(1), |_| (hold, command)));
-            self.gate.tries_beside(beside);
+            self.decided = Some(head);
         } else if !self.listening {
             self.listening = true;
             self.gate.set_listening(true);
             self.permit = true;
+        }
+    }
+
+    fn tries(&mut self, head: &Arc<Ticket>) {
+        let known = self.next;
+        let (hold, command) = self.attempt(head);
+        let beside = self.gate.beside(head).into_iter();
+        let beside = beside.map(|ticket| {
+            let hold = self.attempt_for(&ticket);
+            (ticket, hold)
+        });
+        let beside: Vec<_> = beside.collect();
+        if let Some(command) = self.commands.last_mut() {
+            command.beside = beside.iter().map(|(_, hold)| Arc::clone(hold)).collect();
+        }
+        if self.gate.try_head(head, at(1), |_| (hold, command)) {
+            self.gate.tries_beside(beside);
+        } else {
+            self.commands.retain(|command| command.id <= known);
         }
     }
 
@@ -460,7 +475,7 @@ impl World {
             } else {
                 let before = (self.next, self.listening);
                 self.job();
-                if before == (self.next, self.listening) {
+                if before == (self.next, self.listening) && self.decided.is_none() {
                     return;
                 }
             }

@@ -16,13 +16,13 @@
 //! A hold is *passed on* when the next waiter of this client gets the lock without a command to Redis:
 //!
 //! 6. The field in Redis stays as it is. The previous hold ends, and a new one with the same hold id and the same validity
-//!    takes the seat, so the certain windows of the two do not overlap (I1).
+//!    takes its seat, so the certain windows of the two do not overlap (I1).
 //! 7. A hold is passed on only while nothing about it is uncertain: its acquire was answered, its count in Redis is one,
 //!    and two thirds of its lease are left, so no renewal is due. Both levels are under the watchdog, and both kinds allow
 //!    it (`Commands::passes_on`).
 //! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
 //! 9. Holds are passed on while the [window](Succession) is open. While it is, a hold that cannot be passed on is handed
-//!    over: its release and the next try travel together.
+//!    over: its release and the next try travel together. Permits are not handed over.
 //!
 //! `C` is a command in flight.
 
@@ -204,6 +204,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         if self.queue.is_empty() || first_to_listen || gets_place {
             self.notify_job();
         }
+        // Only the note of another is in its way.
+        self.try_at_once |= is_open && self.queue.is_empty() && !self.is_full_for(ticket, now);
         self.queue.insert(Arc::clone(ticket));
         self.recheck_head();
         if self.calls() {
@@ -313,41 +315,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
-    fn recheck_busy(&mut self) {
-        if self.seat.is_free() && self.forget_busy() {
-            self.try_at_once = true;
-            self.notify_job();
-        }
-    }
-
-    /// Whether the lock is known to be busy for `ticket` (rule 3).
-    fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
-        match &self.seat {
-            Seat::Held { hold, .. } if now < hold.valid_until() => true,
-            Seat::Shared { shared, .. } if shared.is_valid(now) && !self.may_read(ticket, now) => {
-                true
-            }
-            Seat::Trying(_)
-            | Seat::Shared { join: Some(_), .. }
-            | Seat::HandingOver { .. }
-            | Seat::Releasing { .. } => false,
-            _ => match self.last_answer {
-                LastAnswer::Busy(until) => {
-                    let published = !ticket.request.kind.commands.rules().is_string;
-                    let heard = published && self.wakeups.hear_holder();
-                    heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
-                }
-                LastAnswer::Nothing | LastAnswer::Failed(_) => false,
-            },
-        }
-    }
-
     /// Messages came on the channel. Returns how many are not the echo of our own releases.
     pub(crate) fn received(&mut self, messages: u32, now: Moment) -> u32 {
         let news = self.wakeups.news(messages);
         if news > 0 {
             self.forget_busy();
+            self.heard_beside_try();
             self.succession.heard_release(now);
         }
         news
@@ -356,6 +329,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Whether messages of the channel arrive from now on.
     pub(crate) fn set_listening(&mut self, live: bool) {
         self.wakeups.set_listening(live);
+        self.heard_beside_try();
     }
 
     /// One more channel is subscribed.

@@ -183,6 +183,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         if starts {
             let (hold, command) = attempt(self.seat.held());
             self.start_attempt(hold, head, command, now);
+        } else if open {
+            // It got what another here gave back. The reason to try is one for the next.
+            self.try_at_once = true;
         }
         starts
     }

@@ -1,7 +1,7 @@
 //! The holds of a counted lock, of which a client may have several at once.
 //!
-//! 1. The seat of the gate is for tries only. A granted hold has a seat of its own, from its grant to the answer to its last
-//!    release: a release of one hold delays no other.
+//! 1. The seat of the gate is for tries only. A granted hold has a seat of its own, from its grant until it is passed on,
+//!    or its last release is answered: a release of one hold delays no other.
 //! 2. A grant that is not collected delays nobody behind it, but keeps permits from others, so it is taken back in time.
 
 use std::collections::{BTreeMap, VecDeque};

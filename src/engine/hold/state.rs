@@ -549,6 +549,11 @@ impl HoldState {
         Some(next)
     }
 
+    /// A command may take the end off its lease from now on, so it is not passed on.
+    pub(crate) fn may_never_end(&mut self) {
+        self.was_fixed = true;
+    }
+
     /// Up to when another waiter of this client may have the hold in Redis, if it was passed on.
     pub(crate) fn passed_until(&self) -> Option<Moment> {
         self.passed_on.then_some(self.valid_until)

@@ -32,6 +32,11 @@ const LONGEST_LEASE: Duration = Duration::from_secs(30);
 /// How long all owners have to end once there are no more faults.
 const TO_END: Duration = Duration::from_secs(600);
 
+/// How many commands a section may take at a server, and all clients in a second: renewals, polls, new connections. Most runs
+/// take a third of it.
+const A_SECTION: u64 = 20;
+const A_SECOND: u64 = 100;
+
 /// What came out of a run.
 #[derive(Debug)]
 pub struct Outcome {
@@ -304,12 +309,18 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     let report = checker::check(&records, &settings);
     violations.extend(report.violations.iter().map(ToString::to_string));
     let (commands, trace) = world.ran();
+    let (sections, simulated) = (story.sections(), begun.elapsed());
+    let most = plan.servers as u64
+        * (A_SECTION * sections as u64 + A_SECOND * simulated.as_secs() + A_SECOND);
+    if commands > most {
+        violations.push(format!("{commands} commands, {most} at most"));
+    }
     Outcome {
-        sections: story.sections(),
+        sections,
         commands,
         faults,
         trace,
-        simulated: begun.elapsed(),
+        simulated,
         violations,
         records,
         lines: world.trace(),

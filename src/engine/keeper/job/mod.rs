@@ -16,8 +16,9 @@
 //! that do must not wait for ever.
 //!
 //! The note of a request for permits is left once the request has waited for [`OLD`], and then every [`NOTE_AGAIN`], for the
-//! head of the queue: younger requests of other clients leave it as many permits as it asks for. It is removed by the grant,
-//! or when nobody waits here any more.
+//! head of the queue: younger requests of other clients leave it as many permits as it asks for. A note that is still there
+//! for an earlier head is replaced within [`OLD`], and before the next try. It is removed by a grant of Redis, or when nobody
+//! waits here any more.
 //!
 //! The gate decides what is next ([`steps`](crate::engine::gate::next)). Each step awaits something or changes the gate.
 
@@ -80,6 +81,7 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         names,
         job,
         note_at: Moment::default(),
+        note_left: Moment::default(),
         noted: 0,
         self_check_at: Moment::default(),
     };
@@ -110,6 +112,7 @@ struct NameJob {
     policy: WaitPolicy,
     /// When to leave the note again that a request waits.
     note_at: Moment,
+    note_left: Moment,
     /// The ticket of the request for permits that the note is about.
     noted: u64,
     /// When to look again for a task that waits for itself.
@@ -244,6 +247,7 @@ impl NameJob {
         let counted = head.request.kind.commands.leaves_the_seat();
         if counted && self.noted != head.number && self.at(|gate, _| gate.has_writer_waits()) {
             // The note of a request that is gone would let this one go before older ones of others.
+            self.note_left = Moment::default();
             self.leave_note();
         }
         let mut tried = None;
@@ -426,10 +430,14 @@ impl NameJob {
             self.noted = first.number;
             let replaces = self.at(|gate, _| gate.has_writer_waits());
             let old_at = first.request.since + OLD;
-            self.note_at = if replaces { now } else { old_at };
+            self.note_at = if replaces {
+                self.note_left + OLD
+            } else {
+                old_at
+            };
         }
         if now >= self.note_at {
-            self.note_at = now + NOTE_AGAIN;
+            (self.note_left, self.note_at) = (now, now + NOTE_AGAIN);
             let core = &self.keeper.core;
             self.at(|gate, _| gate.note_writer_waits(kind, now));
             let (waited, note) = (first.request.since.until(now), self.note(kind));
