@@ -251,6 +251,45 @@ async fn ls_lists_semaphores_of_which_permits_are_taken() {
 }
 
 #[tokio::test]
+async fn ls_asks_about_a_thousand_semaphores_together() {
+    let server = RedisServer::start();
+    let later = (now(&server).await + 9_999_999).to_string();
+    for number in 0..500 {
+        server.cmd(&["SET", &format!("java:{number}"), "1"]).await;
+        let record = format!("{{java:{number}}}:timeout");
+        server.cmd(&["ZADD", &record, &later, JAVA]).await;
+        server.cmd(&["SET", &format!("rust:{number}"), "1"]).await;
+        let client = format!("7f3c8a52-02f1-4f0e-8d0b-{number:012}");
+        let record = format!("watchlock_permits:{{rust:{number}}}");
+        let permit = format!("{client}:1:0");
+        server.cmd(&["ZADD", &record, &later, &permit]).await;
+        let label = format!("watchlock_client:{client}");
+        server
+            .cmd(&["SET", &label, &format!("host-{number}")])
+            .await;
+    }
+    let before = reads(&server).await;
+    let listed = said(&mut at(&server, &["ls"]));
+    assert_eq!((listed.status, listed.err.as_str()), (0, ""));
+    assert_eq!(listed.out.lines().count(), 1001);
+    for number in 0..500 {
+        assert!(listed.out.contains(&format!(" host-{number} ")), "{number}");
+    }
+    // A question for each would take more than 1000; the server reads long ones in parts of 16 KB.
+    let reads = reads(&server).await - before;
+    assert!(reads < 250, "{reads} reads");
+}
+
+/// How often the server read from a connection.
+async fn reads(server: &RedisServer) -> u64 {
+    let info: String = server.query(&["INFO", "stats"]).await;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    line.expect("a number").parse().expect("a number")
+}
+
+#[tokio::test]
 async fn show_shows_a_semaphore_with_the_ends_of_its_permits() {
     let server = many().await;
     let (mut pages, mut json) = (String::new(), String::new());
