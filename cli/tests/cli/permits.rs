@@ -50,10 +50,22 @@ async fn so_many_commands_run_at_once_and_the_next_waits() {
     let busy = said(&mut run(&server, "2", &["-n", "-E", "9"], &["echo", "ran"]));
     assert_eq!((busy.status, busy.out.as_str()), (9, ""));
     let verbose = said(&mut run(&server, "2", &["-nv"], &["true"])).err;
-    assert!(
-        verbose.starts_with("watchlock: \"x\" is busy\n"),
-        "{verbose}"
-    );
+    // For whom it waits.
+    let line = verbose.lines().next().unwrap_or_default();
+    let holders = line.strip_prefix("watchlock: \"x\" is held by ");
+    let mut holders: Vec<_> = holders.unwrap_or_default().split(", ").collect();
+    holders.sort_unstable();
+    assert_eq!(holders.len(), 2, "{verbose}");
+    for job in &jobs {
+        let label = format!(" {} sh", job.pid());
+        let own = |holder: &&str| holder.contains('@') && holder.ends_with(&label);
+        assert!(holders.iter().any(own), "{label}: {verbose}");
+    }
+    let json = said(&mut run(&server, "2", &["-nv", "--json"], &["true"])).err;
+    let waiting = json.lines().next().unwrap_or_default();
+    for id in &ids {
+        assert!(waiting.contains(id), "{json}");
+    }
     let mut third = Job::start(&mut run(&server, "2", &["-w", "1m"], &["echo", "third"]));
     eventually("the third waits", PATIENCE, async || {
         server.subscribers("redisson_sc:{x}").await == 1
@@ -134,6 +146,27 @@ async fn a_signal_ends_the_wait_for_a_permit_or_reaches_the_command() {
 }
 
 #[tokio::test]
+async fn a_nested_run_with_a_limit_to_its_wait_takes_a_second_permit() {
+    let server = RedisServer::start();
+    let program = env!("CARGO_BIN_EXE_watchlock");
+    for limit in [&["-n"] as &[&str], &["-w", "50ms"]] {
+        for (total, status, out) in [("2", 0, "inner 0\n"), ("1", 1, "")] {
+            let inner = [program, "run", "--permits", total];
+            let show = [
+                "x",
+                "sh",
+                "-c",
+                "echo inner $(redis-cli -u $WATCHLOCK_URL get x)",
+            ];
+            let inner = [&inner, limit, &show].concat();
+            let ran = said(&mut run(&server, total, &[], &inner));
+            assert_eq!((ran.status, ran.out.as_str()), (status, out), "{}", ran.err);
+            server.cmd(&["DEL", "x"]).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn statuses_are_those_of_locks() {
     let server = RedisServer::start();
     for options in [
@@ -151,6 +184,7 @@ async fn statuses_are_those_of_locks() {
     }
     let nested = said(run(&server, "2", &[], &["true"]).env("WATCHLOCK_HELD", r#"["x"]"#));
     assert_eq!(nested.status, 64, "{}", nested.err);
+    assert!(nested.err.contains("second permit"), "{}", nested.err);
     assert_eq!(server.keys().await, [] as [&str; 0]);
 
     assert_eq!(
