@@ -39,7 +39,7 @@ impl From<Status> for ExitCode {
 }
 
 /// The statuses of `run`, as `--help` and docs/command-line.md show them.
-pub(crate) const OF_RUN: [(&str, &str); 9] = [
+pub(crate) const OF_RUN: [(&str, &str); 10] = [
     (
         "CMD's own",
         "CMD ran, and the lock was held to the end; 128 + n after signal n",
@@ -50,6 +50,7 @@ pub(crate) const OF_RUN: [(&str, &str); 9] = [
         "69",
         "Redis was unreachable or refused, for 5 s or to the end of --wait",
     ),
+    ("74", "the answer could not be written (ls, show, doctor)"),
     (
         "75",
         "the lock was lost while CMD ran, or CMD was ended because it was about to be",

@@ -63,11 +63,14 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     }
     let mut table = String::new();
     for row in rows {
-        let mut line = String::new();
+        let start = table.len();
         for (width, cell) in widths.iter().zip(row) {
-            let _ = write!(line, "{cell:<width$}  ");
+            table.push_str(cell);
+            let spaces = width + 2 - cell.chars().count();
+            table.extend(std::iter::repeat_n(' ', spaces));
         }
-        table.push_str(line.trim_end());
+        let end = start + table[start..].trim_end().len();
+        table.truncate(end);
         table.push('\n');
     }
     table

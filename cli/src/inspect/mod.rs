@@ -3,26 +3,31 @@
 //! A hash is a lock if it has one field `<uuid>:<number>`, or the field `mode`. A plain lock and a fair one look the same
 //! unless somebody waits for the fair one, and a fenced lock is a plain one beside whose key there is a token. A semaphore
 //! is found by the records of its permits (`semaphores`).
+//!
+//! A walk reads pages of keys, and asks all questions about a page together. While one page is read, the server works on
+//! the next.
 
+mod ask;
 mod semaphores;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 
+use futures_util::future::try_join_all;
+use futures_util::stream::StreamExt;
 use serde_json::{Value, json};
-use watchlock::redis::{self, FromRedisValue, RedisError};
+use watchlock::redis::RedisError;
 
 use crate::connect::Server;
 use crate::options::Kind;
 use crate::status::Failure;
 use crate::text::shown;
+use ask::{PAGES, ask_all, command, each, existing, pages};
 use semaphores::Labelled;
 pub(crate) use semaphores::Permits;
 
 /// How many holders, and places in a queue, are read of one lock.
 const MOST: usize = 100;
-/// How many keys a step of SCAN looks at.
-const STEP: &[u8] = b"1000";
-
 /// What a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeldKind {
@@ -107,6 +112,14 @@ impl Held {
     }
 }
 
+/// A key that looks like a lock.
+struct Found {
+    key: Vec<u8>,
+    kind: Kind,
+    /// Its only field, if that is known.
+    field: Option<Vec<u8>>,
+}
+
 /// The client and the number in a hold id; also in the field of a writer, `<uuid>:<number>:write`.
 fn split(field: &[u8]) -> Option<(&str, &str)> {
     let field = str::from_utf8(field).ok()?;
@@ -185,20 +198,23 @@ impl<'a> Inspector<'a> {
         pattern: &[u8],
         limit: usize,
     ) -> Result<Vec<Held>, Failure> {
-        let (mut locks, mut cursor) = (Vec::new(), b"0".to_vec());
-        let mut seen = HashSet::new();
-        loop {
-            let (next, mut keys) = scan(server, &cursor, pattern, b"hash").await?;
-            // SCAN may return a key twice.
-            keys.retain(|key| seen.insert(key.clone()));
-            let found = candidates(server, keys).await?;
-            locks.extend(self.held(server, found).await?);
-            if next == b"0" || locks.len() >= limit {
+        let prefix = self.prefix;
+        let read = |page: Result<_, Failure>| async move {
+            let found = candidates(server, page?).await?;
+            held(server, prefix, found).await
+        };
+        let pages = pages(server, pattern, b"hash").map(read).buffered(PAGES);
+        let (mut pages, mut locks) = (pin!(pages), Vec::new());
+        while let Some(found) = pages.next().await {
+            let mut found = found?;
+            self.label(&mut found).await;
+            locks.append(&mut found);
+            if locks.len() >= limit {
                 locks.truncate(limit);
-                return Ok(locks);
+                break;
             }
-            cursor = next;
         }
+        Ok(locks)
     }
 
     /// The lock of that name; None if it is free. With `kind` it is looked at as such.
@@ -222,17 +238,31 @@ impl<'a> Inspector<'a> {
             },
             ("string", Some(Kind::Simple)) => self.simple(server, &key).await,
             ("hash", Some(kind)) if kind != Kind::Simple => {
-                Ok(self.held(server, vec![(key, kind)]).await?.pop())
+                self.one(
+                    server,
+                    vec![Found {
+                        key,
+                        kind,
+                        field: None,
+                    }],
+                )
+                .await
             }
             ("hash", None) => {
                 let found = candidates(server, vec![key]).await?;
                 if found.is_empty() {
                     return Err(no_lock(name, "hash"));
                 }
-                Ok(self.held(server, found).await?.pop())
+                self.one(server, found).await
             }
             (other, _) => Err(no_lock(name, other)),
         }
+    }
+
+    async fn one(&mut self, server: &Server, found: Vec<Found>) -> Result<Option<Held>, Failure> {
+        let mut held = held(server, self.prefix, found).await?;
+        self.label(&mut held).await;
+        Ok(held.pop())
     }
 
     async fn simple(&self, server: &Server, key: &[u8]) -> Result<Option<Held>, Failure> {
@@ -248,110 +278,96 @@ impl<'a> Inspector<'a> {
             count: 1,
             ttl_ms: None,
         };
+        let kind = HeldKind::Lock(Kind::Simple);
+        let waiting = waiting(server, &[(kind, key)]).await;
         Ok(Some(Held {
-            name: self.name(key),
-            kind: HeldKind::Lock(Kind::Simple),
+            name: named(self.prefix, key),
+            kind,
             permits: None,
             holders: vec![holder],
             ttl_ms,
-            waiting: self.waits(server, HeldKind::Lock(Kind::Simple), key).await,
+            waiting: waiting.into_iter().next().flatten(),
         }))
     }
 
-    /// Those of these locks that are held still, in a few round trips.
-    async fn held(
-        &mut self,
-        server: &Server,
-        locks: Vec<(Vec<u8>, Kind)>,
-    ) -> Result<Vec<Held>, Failure> {
-        let (keys, kinds): (Vec<_>, Vec<_>) = locks.into_iter().unzip();
-        let fields = fields(server, &keys).await?;
-        let ttls = answers::<i64>(server, &keys, &[b"PTTL"], &[]).await?;
-        let kinds = kinds.into_iter().map(HeldKind::Lock);
-        let asked: Vec<_> = kinds.zip(&keys).collect();
-        let waiting = waiting(server, &asked).await;
-        let found = asked.iter().zip(fields).zip(ttls.into_iter().zip(waiting));
-        let mut held = Vec::new();
-        for (((kind, key), fields), (ttl, waiting)) in found {
-            let ttl = ttl?;
-            if ttl == GONE {
-                continue;
+    /// Adds the labels of the holders, in a round trip to each server. In a cluster a label is at one of the masters.
+    async fn label(&mut self, found: &mut [Held]) {
+        let clients = found.iter().flat_map(|held| &held.holders);
+        let clients = clients.filter_map(|holder| holder.client.as_ref());
+        let unknown = clients.filter(|client| !self.labels.contains_key(*client));
+        let unknown: BTreeSet<_> = unknown.cloned().collect();
+        let keys = unknown.iter();
+        let keys: Vec<_> = keys
+            .map(|client| format!("{LABEL}{client}").into_bytes())
+            .collect();
+        let mut labels = vec![None; keys.len()];
+        for server in self.servers {
+            // What this user may not see has no label.
+            let found: Vec<Option<Option<Vec<u8>>>> =
+                (each(server, &keys, &[b"GET"], &[]).await).unwrap_or_default();
+            for (label, found) in labels.iter_mut().zip(found) {
+                *label = label.take().or(found.flatten());
             }
-            let holders = self.holders(server, *kind, key, fields).await?;
-            if holders.is_empty() {
-                continue;
-            }
-            held.push(Held {
-                name: self.name(key),
-                kind: *kind,
-                permits: None,
-                holders,
-                ttl_ms: u64::try_from(ttl).ok(),
-                waiting,
-            });
         }
-        Ok(held)
+        self.labels.extend(unknown.into_iter().zip(labels));
+        for holder in found.iter_mut().flat_map(|held| &mut held.holders) {
+            let client = holder.client.as_ref();
+            let label = client.and_then(|client| self.labels.get(client));
+            holder.label = label.cloned().flatten();
+        }
     }
+}
 
-    async fn holders(
-        &mut self,
-        server: &Server,
-        kind: HeldKind,
-        key: &[u8],
-        fields: Vec<(Vec<u8>, u64)>,
-    ) -> Result<Vec<Holder>, Failure> {
-        let mut holders = Vec::new();
-        for (hold_id, count) in fields {
-            if hold_id == b"mode" {
-                continue;
-            }
-            let own = match kind {
-                HeldKind::Lock(Kind::Read | Kind::Write) => {
-                    read_ttl(server, key, &hold_id, count).await?
-                }
-                _ => None,
-            };
-            let client = split(&hold_id).map(|(client, _)| client.to_owned());
-            let label = match &client {
-                Some(client) => self.label(client).await,
-                None => None,
-            };
-            holders.push(Holder {
-                hold_id,
-                client,
-                label,
-                count,
-                ttl_ms: own,
-            });
+/// A key without the prefix.
+fn named(prefix: &[u8], key: &[u8]) -> Vec<u8> {
+    key.strip_prefix(prefix).unwrap_or(key).to_vec()
+}
+
+/// Those of these locks that are held still, without labels.
+async fn held(server: &Server, prefix: &[u8], found: Vec<Found>) -> Result<Vec<Held>, Failure> {
+    let asked = found
+        .iter()
+        .map(|lock| (HeldKind::Lock(lock.kind), lock.key.as_slice()));
+    let asked: Vec<_> = asked.collect();
+    let ttls = found.iter().map(|lock| command("PTTL", &lock.key));
+    let (fields, ttls, waiting) = tokio::join!(
+        fields(server, &found),
+        ask_all::<i64>(server, ttls),
+        waiting(server, &asked),
+    );
+    let found = asked
+        .iter()
+        .zip(fields?)
+        .zip(ttls?.into_iter().zip(waiting));
+    let mut held = Vec::new();
+    for (((kind, key), fields), (ttl, waiting)) in found {
+        let ttl = ttl?;
+        let fields = fields.into_iter().filter(|(field, _)| field != b"mode");
+        let mut holders: Vec<_> = fields.map(holder).collect();
+        if ttl == GONE || holders.is_empty() {
+            continue;
         }
         holders.sort_by(|one, other| one.hold_id.cmp(&other.hold_id));
-        Ok(holders)
+        held.push(Held {
+            name: named(prefix, key),
+            kind: *kind,
+            permits: None,
+            holders,
+            ttl_ms: u64::try_from(ttl).ok(),
+            waiting,
+        });
     }
+    read_ttls(server, prefix, &mut held).await?;
+    Ok(held)
+}
 
-    async fn waits(&self, server: &Server, kind: HeldKind, key: &[u8]) -> Option<u64> {
-        waiting(server, &[(kind, &key.to_vec())])
-            .await
-            .pop()
-            .flatten()
-    }
-
-    fn name(&self, key: &[u8]) -> Vec<u8> {
-        key.strip_prefix(self.prefix).unwrap_or(key).to_vec()
-    }
-
-    /// The label of a client. In a cluster it is at one of the masters.
-    async fn label(&mut self, client: &str) -> Option<Vec<u8>> {
-        if let Some(known) = self.labels.get(client) {
-            return known.clone();
-        }
-        let key = format!("watchlock_client:{client}");
-        let mut label = None;
-        for server in self.servers {
-            let found: Result<Option<Vec<u8>>, _> = server.ask(&[b"GET", key.as_bytes()]).await;
-            label = label.or(found.ok().flatten());
-        }
-        self.labels.insert(client.to_owned(), label.clone());
-        label
+fn holder((hold_id, count): (Vec<u8>, u64)) -> Holder {
+    Holder {
+        client: split(&hold_id).map(|(client, _)| client.to_owned()),
+        label: None,
+        hold_id,
+        count,
+        ttl_ms: None,
     }
 }
 
@@ -372,39 +388,31 @@ fn literally(text: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// A step of a walk over the keys of a type that match a pattern: where it goes on, and what it found.
-async fn scan(
-    server: &Server,
-    cursor: &[u8],
-    pattern: &[u8],
-    of_type: &[u8],
-) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
-    let words: [&[u8]; 8] = [
-        b"SCAN", cursor, b"MATCH", pattern, b"COUNT", STEP, b"TYPE", of_type,
-    ];
-    Ok(server.ask(&words).await?)
-}
-
 /// Those hashes that are locks.
-async fn candidates(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
+async fn candidates(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<Found>, Failure> {
     let sizes: Vec<Option<u64>> = each(server, &keys, &[b"HLEN"], &[]).await?;
     let keys = keys.into_iter().zip(sizes);
     let (one, more): (Vec<_>, Vec<_>) = keys.partition(|(_, size)| *size == Some(1));
     let (one, more) = (firsts(one), firsts(more));
-    let mut locks = Vec::new();
-    let fields: Vec<Option<Vec<Vec<u8>>>> = each(server, &one, &[b"HKEYS"], &[]).await?;
-    let one = one.into_iter().zip(fields).filter(|(_, fields)| {
-        let field = fields.as_ref().and_then(|fields| fields.first());
-        field.is_some_and(|field| split(field).is_some())
+    let (fields, modes) = tokio::join!(
+        each::<Vec<Vec<u8>>>(server, &one, &[b"HKEYS"], &[]),
+        each::<Option<String>>(server, &more, &[b"HGET"], &[b"mode"]),
+    );
+    let one = one.into_iter().zip(fields?);
+    let one = one.filter_map(|(key, fields)| {
+        let field = fields?.pop().filter(|field| split(field).is_some());
+        let (kind, field) = (Kind::Plain, Some(field?));
+        Some(Found { key, kind, field })
     });
-    locks.extend(plain_kinds(server, firsts(one)).await?);
-    let modes: Vec<Option<Option<String>>> = each(server, &more, &[b"HGET"], &[b"mode"]).await?;
-    for (key, mode) in more.into_iter().zip(modes) {
-        match mode.flatten().as_deref() {
-            Some("read") => locks.push((key, Kind::Read)),
-            Some("write") => locks.push((key, Kind::Write)),
-            _ => {}
-        }
+    let mut locks = plain_kinds(server, one.collect()).await?;
+    for (key, mode) in more.into_iter().zip(modes?) {
+        let kind = match mode.flatten().as_deref() {
+            Some("read") => Kind::Read,
+            Some("write") => Kind::Write,
+            _ => continue,
+        };
+        let field = None;
+        locks.push(Found { key, kind, field });
     }
     Ok(locks)
 }
@@ -413,71 +421,72 @@ fn firsts<T>(pairs: impl IntoIterator<Item = (Vec<u8>, T)>) -> Vec<Vec<u8>> {
     pairs.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Which of the kinds with one field they seem to be.
-async fn plain_kinds(server: &Server, keys: Vec<Vec<u8>>) -> Result<Vec<(Vec<u8>, Kind)>, Failure> {
-    let others = keys.iter();
-    let others = others.flat_map(|key| [beside(QUEUE, key), beside(TOKEN, key)]);
-    let others: Vec<_> = others.collect();
-    let there: Vec<Option<bool>> = each(server, &others, &[b"EXISTS"], &[]).await?;
-    let kinds = there.chunks(2).map(|there| match there {
-        [Some(true), ..] => Kind::Fair,
-        [_, Some(true)] => Kind::Fenced,
-        _ => Kind::Plain,
+/// Says which of the kinds with one field they seem to be.
+async fn plain_kinds(server: &Server, mut locks: Vec<Found>) -> Result<Vec<Found>, Failure> {
+    let either = locks.iter().map(|lock| {
+        let mut either = command("EXISTS", &beside(QUEUE, &lock.key));
+        either.arg(beside(TOKEN, &lock.key));
+        either
     });
-    Ok(keys.into_iter().zip(kinds).collect())
-}
-
-/// The same command for each key, in one round trip; None where it fails, as when the key has another type by now.
-async fn each<T: FromRedisValue>(
-    server: &Server,
-    keys: &[Vec<u8>],
-    before: &[&[u8]],
-    behind: &[&[u8]],
-) -> Result<Vec<Option<T>>, RedisError> {
-    let answers = answers(server, keys, before, behind).await?;
-    Ok(answers.into_iter().map(Result::ok).collect())
-}
-
-async fn answers<T: FromRedisValue>(
-    server: &Server,
-    keys: &[Vec<u8>],
-    before: &[&[u8]],
-    behind: &[&[u8]],
-) -> Result<Vec<Result<T, RedisError>>, RedisError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
+    let either: Vec<Option<u64>> = existing(ask_all(server, either).await?)?;
+    let others = locks.iter_mut().zip(either);
+    let others = others.filter(|(_, there)| there.is_some_and(|there| there > 0));
+    let others: Vec<_> = others.map(|(lock, _)| lock).collect();
+    let queues = others.iter().map(|lock| beside(QUEUE, &lock.key));
+    let queues: Vec<_> = queues.collect();
+    let queues: Vec<Option<bool>> = each(server, &queues, &[b"EXISTS"], &[]).await?;
+    for (lock, queue) in others.into_iter().zip(queues) {
+        lock.kind = if queue == Some(true) {
+            Kind::Fair
+        } else {
+            Kind::Fenced
+        };
     }
-    let mut commands = redis::pipe();
-    for key in keys {
-        let mut command = redis::Cmd::new();
-        command.arg(before).arg(key).arg(behind);
-        commands.add_command(command);
-    }
-    let mut connection = server.connection.clone();
-    commands.ignore_errors().query_async(&mut connection).await
+    Ok(locks)
 }
 
 /// A field of a hash with its value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// Up to [`MOST`] fields of each key, with their numbers.
-async fn fields(server: &Server, keys: &[Vec<u8>]) -> Result<Vec<Vec<(Vec<u8>, u64)>>, Failure> {
+/// Up to [`MOST`] fields of each, with their numbers.
+async fn fields(server: &Server, locks: &[Found]) -> Result<Vec<Vec<(Vec<u8>, u64)>>, Failure> {
+    let (mut one, mut more) = (Vec::new(), Vec::new());
+    for Found { key, field, .. } in locks {
+        if let Some(field) = field {
+            let mut get = command("HGET", key);
+            get.arg(field);
+            one.push(get);
+        } else {
+            let mut scan = command("HSCAN", key);
+            scan.arg(&["0", "COUNT", "100"]);
+            more.push(scan);
+        }
+    }
+    let (one, more) = tokio::join!(
+        ask_all::<Option<Vec<u8>>>(server, one),
+        ask_all::<(Vec<u8>, Vec<Field>)>(server, more),
+    );
+    let (mut one, mut more) = (one?.into_iter(), more?.into_iter());
     let number = |text: &[u8]| str::from_utf8(text).ok()?.parse().ok();
-    let behind: [&[u8]; 3] = [b"0", b"COUNT", b"100"];
-    let answers: Vec<Result<(Vec<u8>, Vec<Field>), _>> =
-        answers(server, keys, &[b"HSCAN"], &behind).await?;
-    let answers = answers.into_iter().map(|answer| {
-        let fields = match answer {
+    let fields = locks.iter().map(|lock| {
+        let fields = match &lock.field {
+            Some(field) => one.next().map(|count| {
+                let count = count?.map(|count| (field.clone(), count));
+                Ok(count.into_iter().collect())
+            }),
+            None => more.next().map(|answer| Ok(answer?.1)),
+        };
+        let fields: Vec<Field> = match fields {
             // Of another type by now.
-            Err(error) if error.code() == Some("WRONGTYPE") => Vec::new(),
-            answer => answer?.1,
+            Some(Err(error)) if RedisError::code(&error) == Some("WRONGTYPE") => Vec::new(),
+            fields => fields.transpose()?.unwrap_or_default(),
         };
         let fields = fields.into_iter().take(MOST + 1);
         Ok(fields
             .map(|(field, count)| (field, number(&count).unwrap_or(0)))
             .collect())
     });
-    answers.collect()
+    fields.collect()
 }
 
 /// None: there is no such key. Some(None): it has no TTL.
@@ -489,26 +498,36 @@ async fn ttl(server: &Server, key: &[u8]) -> Result<Option<Option<u64>>, Failure
 /// What PTTL says of a key that is not there.
 const GONE: i64 = -2;
 
-/// The longest lease of a read hold's levels; each has a key of its own.
-async fn read_ttl(
-    server: &Server,
-    key: &[u8],
-    field: &[u8],
-    levels: u64,
-) -> Result<Option<u64>, Failure> {
-    let levels = 1..=levels.min(MOST as u64);
-    let keys = levels.map(|level| {
-        let suffix = [field, b":rwlock_timeout:", level.to_string().as_bytes()].concat();
-        behind(key, &suffix)
+/// Adds the longest lease of each read hold's levels; each level has a key of its own.
+async fn read_ttls(server: &Server, prefix: &[u8], held: &mut [Held]) -> Result<(), Failure> {
+    let shared = held
+        .iter_mut()
+        .filter(|lock| matches!(lock.kind, HeldKind::Lock(Kind::Read | Kind::Write)));
+    let asking = shared.flat_map(|lock| {
+        let key = [prefix, &lock.name].concat();
+        let holders = lock.holders.iter_mut();
+        holders.map(move |holder| {
+            let levels = 1..=holder.count.min(MOST as u64);
+            let keys = levels.map(|level| {
+                let level = level.to_string();
+                let suffix = [&holder.hold_id, &b":rwlock_timeout:"[..], level.as_bytes()];
+                behind(&key, &suffix.concat())
+            });
+            let keys: Vec<_> = keys.collect();
+            async move {
+                let left: Vec<Option<i64>> = each(server, &keys, &[b"PTTL"], &[]).await?;
+                let left = left.into_iter().flatten();
+                holder.ttl_ms = left.filter_map(|ms| u64::try_from(ms).ok()).max();
+                Ok::<_, Failure>(())
+            }
+        })
     });
-    let keys: Vec<_> = keys.collect();
-    let left: Vec<Option<i64>> = each(server, &keys, &[b"PTTL"], &[]).await?;
-    let left = left.into_iter().flatten();
-    Ok(left.filter_map(|ms| u64::try_from(ms).ok()).max())
+    try_join_all(asking).await?;
+    Ok(())
 }
 
 /// How many clients wait for each: the queue of a fair lock, or who listens. None if this user may not ask.
-async fn waiting(server: &Server, asked: &[(HeldKind, &Vec<u8>)]) -> Vec<Option<u64>> {
+async fn waiting(server: &Server, asked: &[(HeldKind, &[u8])]) -> Vec<Option<u64>> {
     let (mut queues, mut channels) = (Vec::new(), Vec::new());
     for (kind, key) in asked {
         match kind {
@@ -522,9 +541,10 @@ async fn waiting(server: &Server, asked: &[(HeldKind, &Vec<u8>)]) -> Vec<Option<
             }
         }
     }
-    let queued = each(server, &queues, &[b"LLEN"], &[]).await;
+    let queued = each(server, &queues, &[b"LLEN"], &[]);
+    let (queued, listening) = tokio::join!(queued, listening(server, &channels));
     let mut queued = queued.unwrap_or_default().into_iter();
-    let mut listening = listening(server, &channels).await.into_iter();
+    let mut listening = listening.into_iter();
     let waiting = asked.iter().map(|(kind, _)| match kind {
         HeldKind::Lock(Kind::Fair) => queued.next().flatten(),
         _ => listening.next(),
@@ -582,6 +602,8 @@ pub(crate) async fn details(server: &Server, key: &[u8]) -> Result<Details, Fail
 
 const QUEUE: &str = "redisson_lock_queue";
 const TOKEN: &str = "redisson_lock_token";
+/// A client's label.
+const LABEL: &str = "watchlock_client:";
 
 #[cfg(test)]
 mod tests {

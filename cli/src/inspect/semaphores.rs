@@ -5,13 +5,16 @@
 //! 2. A permit whose end has come is free, though nobody took it back yet.
 //! 3. Redisson records the permits of expirable semaphores only; of the others these are the ones of this crate.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use watchlock::redis::{self, RedisError};
+use futures_util::stream::StreamExt;
+use watchlock::redis::RedisError;
 
+use super::ask::{PAGES, answers, ask_all, command, each, pages, scan};
 use super::{
-    Held, HeldKind, Holder, Inspector, MOST, answers, behind, beside, each, scan, split, ttl,
+    GONE, Held, HeldKind, Holder, Inspector, LABEL, MOST, behind, beside, named, split, waiting,
 };
 use crate::connect::Server;
 use crate::status::Failure;
@@ -23,7 +26,6 @@ const SHARED: &str = "timeout";
 const NEVER: f64 = 922_337_203_685_477.0;
 /// How long to look for the labels of clients whose permits do not name them: it takes a walk over all keys.
 const PATIENCE: Duration = Duration::from_millis(500);
-const LABEL: &str = "watchlock_client:";
 
 /// How many permits there are.
 pub(crate) struct Permits {
@@ -46,27 +48,27 @@ impl Inspector<'_> {
         pattern: &[u8],
         limit: usize,
     ) -> Result<Vec<Held>, Failure> {
-        let mut found = Vec::<Held>::new();
+        let (prefix, mut seen, mut found) = (self.prefix, HashSet::new(), Vec::new());
         for record in patterns(pattern) {
-            let mut cursor = b"0".to_vec();
-            loop {
-                let (next, records) = scan(server, &cursor, &record, b"zset").await?;
-                for key in records.iter().filter_map(|record| key_of(record)) {
-                    let name = self.name(key);
-                    if found.iter().any(|other| other.name == name) {
-                        continue;
-                    }
-                    let held = self.semaphore(server, key).await?;
-                    let held = held.filter(|held| !held.holders.is_empty());
-                    if held.is_some() && found.len() == limit {
-                        return Ok(found);
-                    }
-                    found.extend(held);
+            let read = |page: Result<Vec<Vec<u8>>, Failure>| {
+                let keys = page.map(|records| {
+                    let keys = records.iter().filter_map(|record| key_of(record));
+                    let keys = keys.filter(|key| seen.insert(key.to_vec()));
+                    keys.map(<[u8]>::to_vec).collect::<Vec<_>>()
+                });
+                async move { read(server, prefix, keys?).await }
+            };
+            let pages = pages(server, &record, b"zset").map(read).buffered(PAGES);
+            let mut pages = pin!(pages);
+            while let Some(page) = pages.next().await {
+                let mut page = page?;
+                page.retain(|held| !held.holders.is_empty());
+                self.name_clients(&mut page).await;
+                found.append(&mut page);
+                if found.len() >= limit {
+                    found.truncate(limit);
+                    return Ok(found);
                 }
-                if next == b"0" {
-                    break;
-                }
-                cursor = next;
             }
         }
         Ok(found)
@@ -78,73 +80,24 @@ impl Inspector<'_> {
         server: &Server,
         key: &[u8],
     ) -> Result<Option<Held>, Failure> {
-        let number = each::<Option<String>>(server, &[key.to_vec()], &[b"GET"], &[]).await?;
-        let number = number.into_iter().next().flatten().flatten();
-        let Some(number) = number.and_then(|number| number.parse::<i64>().ok()) else {
-            return Ok(None);
-        };
-        let records = [behind(key, SHARED.as_bytes()), beside(OWN, key)];
-        let types: Vec<Result<String, RedisError>> =
-            answers(server, &records, &[b"TYPE"], &[]).await?;
-        // Without a right to the records it would look like something else.
-        let types: Vec<String> = types.into_iter().collect::<Result<_, _>>()?;
-        let types: Vec<_> = types.iter().map(String::as_str).collect();
-        let Some(ttl_ms) = ttl(server, key).await? else {
-            return Ok(None);
-        };
-        let [shared, own] = records;
-        let (kind, records) = match types.as_slice() {
-            ["zset", "none" | "zset"] => (HeldKind::Expirable, shared),
-            ["none", "zset"] => (HeldKind::Counting, own),
-            // Without records; a string with a lease is rather a simple lock.
-            ["none", "none"] if ttl_ms.is_none() => (HeldKind::Counting, own),
-            _ => return Ok(None),
-        };
-        let (over, taken, records) = taken(server, &records).await?;
-        let mut holders = Vec::new();
-        for (record, ttl_ms) in records {
-            holders.push(self.permit(kind, record, ttl_ms).await);
-        }
-        let over = i64::try_from(over).unwrap_or(i64::MAX);
-        let free = number.saturating_add(over);
-        Ok(Some(Held {
-            name: self.name(key),
-            kind,
-            permits: Some(Permits { free, taken }),
-            holders,
-            ttl_ms,
-            waiting: self.waits(server, kind, key).await,
-        }))
+        let mut found = read(server, self.prefix, vec![key.to_vec()]).await?;
+        self.name_clients(&mut found).await;
+        Ok(found.pop())
     }
 
-    async fn permit(&mut self, kind: HeldKind, record: Vec<u8>, ttl_ms: Option<u64>) -> Holder {
-        let id = match <[u8; 16]>::try_from(record.as_slice()) {
-            Ok(id) if kind == HeldKind::Expirable => {
-                format!("{:032x}", u128::from_be_bytes(id)).into_bytes()
+    /// Adds the clients of permits and their labels.
+    async fn name_clients(&mut self, found: &mut [Held]) {
+        self.label(found).await;
+        for held in found {
+            if held.kind != HeldKind::Expirable {
+                continue;
             }
-            _ => record,
-        };
-        let (client, label) = if kind == HeldKind::Expirable {
-            let known = self.by_permit(&id).await;
-            known.map_or((None, None), |known| (Some(known.client), known.label))
-        } else {
-            self.by_record(&id).await
-        };
-        Holder {
-            hold_id: id,
-            client,
-            label,
-            count: 1,
-            ttl_ms,
-        }
-    }
-
-    /// Own records are `<hold id>:<number>`.
-    async fn by_record(&mut self, record: &[u8]) -> (Option<String>, Option<Vec<u8>>) {
-        let end = record.iter().rposition(|byte| *byte == b':').unwrap_or(0);
-        match split(&record[..end]) {
-            Some((client, _)) => (Some(client.to_owned()), self.label(client).await),
-            None => (None, None),
+            for permit in &mut held.holders {
+                if let Some(known) = self.by_permit(&permit.hold_id).await {
+                    permit.client = Some(known.client);
+                    permit.label = known.label;
+                }
+            }
         }
     }
 
@@ -161,6 +114,89 @@ impl Inspector<'_> {
             self.by_half = Some(clients);
         }
         self.by_half.as_ref()?.get(&half).cloned()
+    }
+}
+
+/// Those of these keys that are semaphores, without labels, in two round trips.
+async fn read(server: &Server, prefix: &[u8], keys: Vec<Vec<u8>>) -> Result<Vec<Held>, Failure> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let shared: Vec<_> = (keys.iter().map(|key| behind(key, SHARED.as_bytes()))).collect();
+    let own: Vec<_> = keys.iter().map(|key| beside(OWN, key)).collect();
+    let (numbers, shared_types, own_types, ttls, now) = tokio::join!(
+        each::<Option<String>>(server, &keys, &[b"GET"], &[]),
+        answers::<String>(server, &shared, &[b"TYPE"], &[]),
+        answers::<String>(server, &own, &[b"TYPE"], &[]),
+        answers::<i64>(server, &keys, &[b"PTTL"], &[]),
+        server.ask::<(u64, u64)>(&[b"TIME"]),
+    );
+    let (seconds, micros) = now?;
+    let now = seconds * 1000 + micros / 1000;
+    let types = shared_types?.into_iter().zip(own_types?);
+    let answers = numbers?.into_iter().zip(types).zip(ttls?);
+    let mut semaphores = Vec::new();
+    for (((key, shared), own), ((number, types), ttl)) in
+        keys.iter().zip(shared).zip(own).zip(answers)
+    {
+        let Some(number) = number.flatten().and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        // Without a right to the records it would look like something else.
+        let (of_shared, of_own, ttl) = (types.0?, types.1?, ttl?);
+        let (kind, records) = match (of_shared.as_str(), of_own.as_str()) {
+            _ if ttl == GONE => continue,
+            ("zset", "none" | "zset") => (HeldKind::Expirable, shared),
+            ("none", "zset") => (HeldKind::Counting, own),
+            // Without records; a string with a lease is rather a simple lock.
+            ("none", "none") if ttl < 0 => (HeldKind::Counting, own),
+            _ => continue,
+        };
+        let ttl_ms = u64::try_from(ttl).ok();
+        semaphores.push((key.as_slice(), number, kind, records, ttl_ms));
+    }
+    let asked = semaphores.iter().map(|(key, _, kind, ..)| (*kind, *key));
+    let asked: Vec<_> = asked.collect();
+    let records = semaphores.iter().map(|(.., records, _)| records.as_slice());
+    let (taken, waiting) = tokio::join!(taken(server, now, records), waiting(server, &asked));
+    let found = semaphores.into_iter().zip(taken?.into_iter().zip(waiting));
+    let found = found.map(|((key, number, kind, _, ttl_ms), (taken, waiting))| {
+        let number: i64 = number;
+        let free = number.saturating_add(i64::try_from(taken.over).unwrap_or(i64::MAX));
+        let ends = taken.ends.into_iter();
+        Held {
+            name: named(prefix, key),
+            kind,
+            permits: Some(Permits {
+                free,
+                taken: taken.number,
+            }),
+            holders: ends
+                .map(|(record, ttl)| permit(kind, record, ttl))
+                .collect(),
+            ttl_ms,
+            waiting,
+        }
+    });
+    Ok(found.collect())
+}
+
+fn permit(kind: HeldKind, record: Vec<u8>, ttl_ms: Option<u64>) -> Holder {
+    let hold_id = match <[u8; 16]>::try_from(record.as_slice()) {
+        Ok(id) if kind == HeldKind::Expirable => {
+            format!("{:032x}", u128::from_be_bytes(id)).into_bytes()
+        }
+        _ => record,
+    };
+    // Own records are `<hold id>:<number>`.
+    let end = hold_id.iter().rposition(|byte| *byte == b':').unwrap_or(0);
+    let client = split(&hold_id[..end]).filter(|_| kind == HeldKind::Counting);
+    Holder {
+        client: client.map(|(client, _)| client.to_owned()),
+        label: None,
+        hold_id,
+        count: 1,
+        ttl_ms,
     }
 }
 
@@ -191,29 +227,54 @@ fn key_of(record: &[u8]) -> Option<&[u8]> {
     }
 }
 
-type Ends = Vec<(Vec<u8>, Option<u64>)>;
-
 /// How many permits are over, how many are taken, and up to [`MOST`] of these with the ms to their ends.
-async fn taken(server: &Server, records: &[u8]) -> Result<(u64, u64, Ends), Failure> {
-    let (seconds, micros): (u64, u64) = server.ask(&[b"TIME"]).await?;
-    let now = seconds * 1000 + micros / 1000;
-    let after = format!("({now}");
-    let mut commands = redis::pipe();
-    commands.cmd("ZCOUNT").arg(records).arg("-inf").arg(now);
-    commands.cmd("ZCOUNT").arg(records).arg(&after).arg("+inf");
-    let first = commands.cmd("ZRANGEBYSCORE").arg(records).arg(&after);
-    first.arg(&["+inf", "WITHSCORES", "LIMIT", "0"]).arg(MOST);
-    let mut connection = server.connection.clone();
-    let (over, taken, records): (u64, u64, Vec<(Vec<u8>, f64)>) =
-        commands.query_async(&mut connection).await?;
+struct Taken {
+    over: u64,
+    number: u64,
+    ends: Vec<(Vec<u8>, Option<u64>)>,
+}
+
+/// What these records say at `now`.
+async fn taken<'a>(
+    server: &Server,
+    now: u64,
+    records: impl Iterator<Item = &'a [u8]>,
+) -> Result<Vec<Taken>, Failure> {
+    let (now_text, after) = (now.to_string(), format!("({now}"));
+    let (mut numbers, mut ranges) = (Vec::new(), Vec::new());
+    for records in records {
+        for (from, to) in [("-inf", now_text.as_str()), (&after, "+inf")] {
+            let mut count = command("ZCOUNT", records);
+            count.arg(from).arg(to);
+            numbers.push(count);
+        }
+        let mut range = command("ZRANGEBYSCORE", records);
+        range
+            .arg(&after)
+            .arg(&["+inf", "WITHSCORES", "LIMIT", "0"])
+            .arg(MOST);
+        ranges.push(range);
+    }
+    let (numbers, ranges) = tokio::join!(
+        ask_all::<u64>(server, numbers),
+        ask_all::<Vec<(Vec<u8>, f64)>>(server, ranges),
+    );
+    let numbers: Vec<u64> = numbers?.into_iter().collect::<Result<_, RedisError>>()?;
     let left = |end: f64| {
         let ends = end < NEVER;
         // A time in ms, which an f64 has exactly.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         ends.then(|| (end as u64).saturating_sub(now))
     };
-    let records = records.into_iter().map(|(id, end)| (id, left(end)));
-    Ok((over, taken, records.collect()))
+    let taken = numbers.chunks(2).zip(ranges?).map(|(numbers, records)| {
+        let records = records?.into_iter();
+        Ok(Taken {
+            over: numbers.first().copied().unwrap_or(0),
+            number: numbers.get(1).copied().unwrap_or(0),
+            ends: records.map(|(id, end)| (id, left(end))).collect(),
+        })
+    });
+    taken.collect()
 }
 
 /// Adds the clients of a server that have a label, by the second half of their ids.

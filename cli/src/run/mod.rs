@@ -25,6 +25,7 @@ use watchlock::{Error, Lease, LockGuard};
 use crate::connect::{Holding, Locks};
 use crate::messages::Messages;
 use crate::options::RunOptions;
+use crate::show::look;
 use crate::status::{Failure, Status, with_causes};
 use crate::text::shown;
 pub(crate) use child::shim;
@@ -39,6 +40,8 @@ const HELD: &str = "WATCHLOCK_HELD";
 const GRACE: Duration = Duration::from_secs(5);
 /// How often to look for children of a command that has ended.
 const CHILDREN: Duration = Duration::from_millis(20);
+/// How long to look for whom it waits.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long the end may take, if Redis does not answer.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
@@ -71,17 +74,25 @@ impl<'a> Run<'a> {
     fn new(options: &'a RunOptions, messages: &'a Messages) -> Result<Self, Failure> {
         options.server.check(options.kind)?;
         let held = names_held(std::env::var(HELD).ok().as_deref())?;
+        let wait = options.wait.or(options.nonblock.then_some(Duration::ZERO));
         if held.contains(&options.key()) {
-            let text = format!(
-                "{:?} is held by a `run` that this one is under",
-                options.name
-            );
-            return Err(Failure::usage(text));
+            let name = &options.name;
+            let text = format!("{name:?} is held by a `run` that this one is under");
+            match (options.permits, wait) {
+                (None, _) => return Err(Failure::usage(text)),
+                // Commands that all wait for a second permit of a semaphore without a free one would never end.
+                (Some(_), None) => {
+                    let text =
+                        format!("{text}; it takes a second permit only with --wait or --nonblock");
+                    return Err(Failure::usage(text));
+                }
+                (Some(_), Some(_)) => {}
+            }
         }
         Ok(Self {
             options,
             messages,
-            wait: options.wait.or(options.nonblock.then_some(Duration::ZERO)),
+            wait,
             grace: options.grace()?,
             held,
             signals: Signals::catch().map_err(internal)?,
@@ -330,26 +341,10 @@ async fn acquire(
 /// Says for whom it waits.
 async fn tell_holders(options: &RunOptions, messages: &Messages, locks: &Locks) {
     let name = &options.name;
-    let holders = match options.permits {
-        None => locks.holders(options.kind, name).await,
-        // The library does not list those of a semaphore; `watchlock show` does.
-        Some(_) => Vec::new(),
+    let (who, json) = match options.permits {
+        None => holders_of_lock(options, locks).await,
+        Some(_) => holders_of_permits(options).await,
     };
-    let json = holders.iter().map(|holder| {
-        let client = holder.client.map(|client| client.to_string());
-        json!({
-            "hold_id": shown(holder.hold_id.as_bytes()),
-            "client": client,
-            "label": holder.label.as_ref().map(|label| shown(label.as_bytes())),
-            "hold_count": holder.hold_count,
-        })
-    });
-    let json: Vec<_> = json.collect();
-    let who = holders.iter().map(|holder| {
-        let who = holder.label.as_ref().unwrap_or(&holder.hold_id);
-        shown(who.as_bytes())
-    });
-    let who: Vec<_> = who.collect();
     let text = if who.is_empty() {
         format!("{name:?} is busy")
     } else {
@@ -357,6 +352,39 @@ async fn tell_holders(options: &RunOptions, messages: &Messages, locks: &Locks) 
     };
     let fields = [("name", json!(name)), ("holders", json!(json))];
     messages.tell("waiting", &text, fields);
+}
+
+/// Who holds the lock, for people and as JSON.
+async fn holders_of_lock(options: &RunOptions, locks: &Locks) -> (Vec<String>, Vec<Value>) {
+    let holders = locks.holders(options.kind, &options.name).await.into_iter();
+    let holders = holders.map(|holder| {
+        let client = holder.client.map(|client| client.to_string());
+        let json = json!({
+            "hold_id": shown(holder.hold_id.as_bytes()),
+            "client": client,
+            "label": holder.label.as_ref().map(|label| shown(label.as_bytes())),
+            "hold_count": holder.hold_count,
+        });
+        let who = holder.label.unwrap_or(holder.hold_id);
+        (shown(who.as_bytes()), json)
+    });
+    holders.unzip()
+}
+
+/// The same of the permits that are taken; nobody if this user may not see them, or not soon.
+async fn holders_of_permits(options: &RunOptions) -> (Vec<String>, Vec<Value>) {
+    let looking = async {
+        let masters = options.server.masters().await?;
+        look(&options.server, masters, &options.name, None).await
+    };
+    let found = match timeout(LOOK, looking).await {
+        Ok(Ok(found)) => found,
+        _ => None,
+    };
+    let holders = found.iter().flat_map(|(semaphore, _)| &semaphore.holders);
+    holders
+        .map(|holder| (holder.shown(), holder.json()))
+        .unzip()
 }
 
 /// What `holders` shows of this process: `user@host pid command`, without the command's arguments.

@@ -255,6 +255,60 @@ async fn release_ends_the_hold_of_each_kind() {
 }
 
 #[tokio::test]
+async fn ls_without_a_right_fails_and_skips_only_keys_of_others() {
+    let server = many().await;
+    server.cmd(&["SET", "permits", "1"]).await;
+    let record = [
+        "ZADD",
+        "{permits}:timeout",
+        "9999999999999",
+        "abcdefghijklmnop",
+    ];
+    server.cmd(&record).await;
+    let listing =
+        "+scan +hlen +hkeys +hscan +hget +exists +pttl +get +type +time +zcount +zrangebyscore";
+    let url = format!("redis://app:pw@127.0.0.1:{}/", server.port());
+    let list = async |rules: &[&str]| {
+        let user = ["ACL", "SETUSER", "app", "reset", "on", ">pw"];
+        let rights = listing
+            .split(' ')
+            .chain(["+llen", "+pubsub", "allchannels"]);
+        let rules: Vec<_> = user
+            .into_iter()
+            .chain(rights)
+            .chain(rules.iter().copied())
+            .collect();
+        server.cmd(&rules).await;
+        said(watchlock(&["ls"]).env("WATCHLOCK_URL", &url))
+    };
+    let all = list(&["~*"]).await;
+    assert_eq!((all.status, all.err.as_str()), (0, ""));
+    assert!(
+        all.out.contains("\norders ") && all.out.contains("\npermits "),
+        "{}",
+        all.out
+    );
+    for right in listing.split(' ') {
+        let command = &right[1..];
+        let denied = list(&["~*", &format!("-{command}")]).await;
+        assert_eq!((denied.status, denied.out.as_str()), (77, ""), "{right}");
+        assert!(denied.err.contains(command), "{right}: {}", denied.err);
+    }
+    // Who waits is shown as unknown.
+    let silent = list(&["~*", "-pubsub", "-llen"]).await;
+    assert_eq!((silent.status, silent.err.as_str()), (0, ""));
+    assert!(silent.out.contains(" ?\n"), "{}", silent.out);
+    let some = list(&[
+        "~o*",
+        "~redisson_lock_queue:{o*",
+        "~redisson_lock_token:{o*",
+    ])
+    .await;
+    assert_eq!((some.status, some.err.as_str()), (0, ""));
+    assert_eq!(some.out.lines().count(), 2, "{}", some.out);
+}
+
+#[tokio::test]
 async fn what_redis_denies_is_77_and_what_is_out_of_reach_69() {
     let server = RedisServer::start();
     let rules = [

@@ -50,10 +50,22 @@ async fn so_many_commands_run_at_once_and_the_next_waits() {
     let busy = said(&mut run(&server, "2", &["-n", "-E", "9"], &["echo", "ran"]));
     assert_eq!((busy.status, busy.out.as_str()), (9, ""));
     let verbose = said(&mut run(&server, "2", &["-nv"], &["true"])).err;
-    assert!(
-        verbose.starts_with("watchlock: \"x\" is busy\n"),
-        "{verbose}"
-    );
+    // For whom it waits.
+    let line = verbose.lines().next().unwrap_or_default();
+    let holders = line.strip_prefix("watchlock: \"x\" is held by ");
+    let mut holders: Vec<_> = holders.unwrap_or_default().split(", ").collect();
+    holders.sort_unstable();
+    assert_eq!(holders.len(), 2, "{verbose}");
+    for job in &jobs {
+        let label = format!(" {} sh", job.pid());
+        let own = |holder: &&str| holder.contains('@') && holder.ends_with(&label);
+        assert!(holders.iter().any(own), "{label}: {verbose}");
+    }
+    let json = said(&mut run(&server, "2", &["-nv", "--json"], &["true"])).err;
+    let waiting = json.lines().next().unwrap_or_default();
+    for id in &ids {
+        assert!(waiting.contains(id), "{json}");
+    }
     let mut third = Job::start(&mut run(&server, "2", &["-w", "1m"], &["echo", "third"]));
     eventually("the third waits", PATIENCE, async || {
         server.subscribers("redisson_sc:{x}").await == 1
@@ -134,6 +146,27 @@ async fn a_signal_ends_the_wait_for_a_permit_or_reaches_the_command() {
 }
 
 #[tokio::test]
+async fn a_nested_run_with_a_limit_to_its_wait_takes_a_second_permit() {
+    let server = RedisServer::start();
+    let program = env!("CARGO_BIN_EXE_watchlock");
+    for limit in [&["-n"] as &[&str], &["-w", "50ms"]] {
+        for (total, status, out) in [("2", 0, "inner 0\n"), ("1", 1, "")] {
+            let inner = [program, "run", "--permits", total];
+            let show = [
+                "x",
+                "sh",
+                "-c",
+                "echo inner $(redis-cli -u $WATCHLOCK_URL get x)",
+            ];
+            let inner = [&inner, limit, &show].concat();
+            let ran = said(&mut run(&server, total, &[], &inner));
+            assert_eq!((ran.status, ran.out.as_str()), (status, out), "{}", ran.err);
+            server.cmd(&["DEL", "x"]).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn statuses_are_those_of_locks() {
     let server = RedisServer::start();
     for options in [
@@ -151,6 +184,7 @@ async fn statuses_are_those_of_locks() {
     }
     let nested = said(run(&server, "2", &[], &["true"]).env("WATCHLOCK_HELD", r#"["x"]"#));
     assert_eq!(nested.status, 64, "{}", nested.err);
+    assert!(nested.err.contains("second permit"), "{}", nested.err);
     assert_eq!(server.keys().await, [] as [&str; 0]);
 
     assert_eq!(
@@ -248,6 +282,45 @@ async fn ls_lists_semaphores_of_which_permits_are_taken() {
     let one = said(&mut at(&server, &["ls", "--limit", "1"]));
     assert_eq!(one.out.lines().count(), 2);
     assert_eq!(one.err, "watchlock: there are more; --limit is 1\n");
+}
+
+#[tokio::test]
+async fn ls_asks_about_a_thousand_semaphores_together() {
+    let server = RedisServer::start();
+    let later = (now(&server).await + 9_999_999).to_string();
+    for number in 0..500 {
+        server.cmd(&["SET", &format!("java:{number}"), "1"]).await;
+        let record = format!("{{java:{number}}}:timeout");
+        server.cmd(&["ZADD", &record, &later, JAVA]).await;
+        server.cmd(&["SET", &format!("rust:{number}"), "1"]).await;
+        let client = format!("7f3c8a52-02f1-4f0e-8d0b-{number:012}");
+        let record = format!("watchlock_permits:{{rust:{number}}}");
+        let permit = format!("{client}:1:0");
+        server.cmd(&["ZADD", &record, &later, &permit]).await;
+        let label = format!("watchlock_client:{client}");
+        server
+            .cmd(&["SET", &label, &format!("host-{number}")])
+            .await;
+    }
+    let before = reads(&server).await;
+    let listed = said(&mut at(&server, &["ls"]));
+    assert_eq!((listed.status, listed.err.as_str()), (0, ""));
+    assert_eq!(listed.out.lines().count(), 1001);
+    for number in 0..500 {
+        assert!(listed.out.contains(&format!(" host-{number} ")), "{number}");
+    }
+    // A question for each would take more than 1000; the server reads long ones in parts of 16 KB.
+    let reads = reads(&server).await - before;
+    assert!(reads < 250, "{reads} reads");
+}
+
+/// How often the server read from a connection.
+async fn reads(server: &RedisServer) -> u64 {
+    let info: String = server.query(&["INFO", "stats"]).await;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    line.expect("a number").parse().expect("a number")
 }
 
 #[tokio::test]
