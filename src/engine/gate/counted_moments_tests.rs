@@ -80,8 +80,8 @@ fn a_head_that_got_a_permit_meanwhile_takes_no_wake_up_with_it() {
         let [a, b, c, d] = [1, 2, 3, 4].map(|number| ticket(number, 1, Patience::Forever));
         // Two permits are taken here, and the second grant says that there are no more.
         for (ticket, number, next) in [(&a, 11, NextOne::Unknown), (&b, 12, NextOne::Busy(None))] {
-            first(&mut gate, ticket, &try_of(number, 1), number as u32);
-            let _ = gate.answered(&(number as u32), grant(next), now, passing(), &mut effects);
+            first(&mut gate, ticket, &try_of(number.into(), 1), number);
+            let _ = gate.answered(&number, grant(next), now, passing(), &mut effects);
         }
         let (held_a, held_b) = (collects(&a), collects(&b));
         if !by_message {

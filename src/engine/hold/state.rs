@@ -17,8 +17,7 @@
 //! 6. A *read* of a shared hold ends at the end of its own leases. While the watchdog keeps one of its levels, it lasts
 //!    as long as the shared hold.
 //! 7. Readers of other clients may shorten the lease of a shared hold in Redis. So each acknowledged write *assures*
-//!    the hold for a limited time only, even if its lease is longer, and the keeper writes it again before that time
-//!    ends.
+//!    the hold for a limited time only, even if its lease is longer, and the keeper writes it again before that.
 //! 8. A lease does not show that Redis still has the hold: somebody may have deleted its key. So a hold under the watchdog
 //!    is asked for a third of the watchdog's lease after the send of the last command that *found* it, however long it is
 //!    valid.
@@ -549,7 +548,7 @@ impl HoldState {
         Some(next)
     }
 
-    /// A command may take the end off its lease from now on, so it is not passed on.
+    /// A command may take the end off its lease, so it is not passed on.
     pub(crate) fn may_never_end(&mut self) {
         self.was_fixed = true;
     }

@@ -60,7 +60,10 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 since.until(now) >= ghost_time(&hold).min(most)
             }
             Err(failure) => {
-                unreleased.get_or_insert_with(|| core.report.is_unreleased());
+                // Behind an answer the repeats only make sure.
+                if answered_since.is_none() {
+                    unreleased.get_or_insert_with(|| core.report.is_unreleased());
+                }
                 pause = pause.min(OUTAGE);
                 let over = now >= give_up;
                 if over {

@@ -569,7 +569,9 @@ fn act_on_all(
 /// Redis has the hold, and with `lease` it has it for that long.
 fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &TimedReply) {
     let now = core.now();
-    if let Some(lease) = lease {
+    if let Some(lease) = lease
+        && hold.phase() == Phase::Held
+    {
         let left = now.until(hold.valid_until());
         core.config.metrics.slack(left, lease.duration());
     }
