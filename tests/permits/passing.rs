@@ -5,6 +5,7 @@ use std::any::TypeId;
 use watchlock::kind::Counting;
 use watchlock::{Client, ClientBuilder, Clock, Permit, SemaphoreHandle};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, connect, poll_once, soon, without_polls};
@@ -128,7 +129,12 @@ async fn a_forgotten_permit_is_passed_on_to_nobody<K: Kind>() {
 
 /// It may still take the end off the records that it is about.
 async fn a_forget_that_is_dropped_concerns_no_later_holder<K: Kind>() {
-    let scene = scene(|builder| builder).await;
+    let server = RedisServer::start();
+    let (proxy, (clock, driver)) = (Proxy::to(&server), Clock::driven());
+    let client = Client::builder(&proxy.url()).clock(clock);
+    let client = client.connect().await.unwrap();
+    driver.stop();
+    let scene = Scene { server, client };
     let of = K::of(&scene.client, NAME).with_permits(1);
     let (permit, _) = goes_on::<K>(&scene, of.acquire().await.unwrap(), 1).await;
     let waits = tokio::spawn({
@@ -137,9 +143,11 @@ async fn a_forget_that_is_dropped_concerns_no_later_holder<K: Kind>() {
     });
     eventually("it waits", LONG, async || scene.client.stats().waiters == 1).await;
     let forgotten = records::<K>(&scene).await;
+    proxy.hold(Direction::Requests);
     let mut forget = Box::pin(permit.forget());
     assert!(poll_once(&mut forget).await.is_none());
     drop(forget);
+    proxy.heal();
     let next = soon(waits).await.unwrap().unwrap();
     let theirs = ends::<K>(&scene).await;
     assert!(

@@ -1,8 +1,9 @@
 //! Plain locks: no client keeps a lock to itself while another one waits.
 //!
 //! Clients have no order, and luck decides each time. So this looks for what luck cannot explain: somebody waits
-//! undisturbed for longer than [`LONGEST`], and meanwhile another client has the lock more than [`MOST`] times, and
-//! nobody else once. A client for which the longest gap is too short has no such chance.
+//! undisturbed while another client has the lock more than [`MOST`] times, and nobody else once, and while that goes on for
+//! longer than [`LONGEST`]. Of a time in which nobody gets it, because somebody has it for long, only [`MOMENT`] counts. A
+//! client for which the longest gap is too short has no such chance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +12,10 @@ use super::model::{Model, Op};
 use super::ns;
 use super::report::{Breach, Invariant, Report};
 use super::spans::Span;
-use crate::history::{Call, LockKind, Outcome};
+use crate::history::{Call, LockKind, Nanos, Outcome};
 
 const LONGEST: Duration = Duration::from_secs(3);
+const MOMENT: Duration = Duration::from_millis(100);
 const MOST: usize = 50;
 
 pub(super) fn check(model: &Model, report: &mut Report) {
@@ -63,7 +65,11 @@ fn check_waiter(model: &Model, waiter: &Op, grants: &[&Op], report: &mut Report)
         return;
     };
     let alone = one != waiter.client && meanwhile.iter().all(|op| op.client == one);
-    if alone && meanwhile.len() > MOST {
+    let apart = meanwhile
+        .windows(2)
+        .map(|two| two[1].span.until - two[0].span.until);
+    let changing: Nanos = apart.map(|apart| apart.min(ns(MOMENT))).sum();
+    if alone && meanwhile.len() > MOST && changing > ns(LONGEST) {
         let times = meanwhile.len();
         let mut evidence = waiter.evidence();
         evidence.extend(meanwhile[times - 1].evidence());

@@ -467,6 +467,27 @@ fn a_waiter_for_one_waits_for_holders_of_several() {
     waits(1_200).breaks(&[Invariant::I5]);
 }
 
+/// A far client finds the lock free by luck alone. Where it changes hands for a moment only, that is no wonder.
+#[test]
+fn a_client_that_gets_a_lock_again_and_again_keeps_it_to_itself() {
+    let waits_beside = |holds: &[u64]| {
+        let mut story = story().of(LockKind::Lock);
+        let mut now = 0;
+        for held in holds {
+            story = story.lock(1, (now, now + 1), 1);
+            now += held;
+            story = story.unlock(1, (now - 2, now - 1), 0);
+        }
+        let story = story.lock(2, (3, now + 5), 1);
+        story.unlock(2, (now + 10, now + 11), 0)
+    };
+    waits_beside(&[80; 60]).breaks(&[Invariant::Turns]);
+    waits_beside(&[80; 30]).breaks(&[]);
+    let mut rarely = [20; 61];
+    rarely[30] = 4_000;
+    waits_beside(&rarely).breaks(&[]);
+}
+
 #[test]
 fn tokens_of_a_quorum_grow_as_well() {
     let held = |second| {
