@@ -20,8 +20,8 @@ for i = 2, 4 do
 end
 local waited_ms, note_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 
+local left = tonumber(redis.call('GET', free)) or 0
 local function wake()
-  local left = tonumber(redis.call('GET', free)) or 0
   if left > 0 and left < 2 ^ 31 then redis.pcall(ARGV[6] or 'PUBLISH', channel, string.format('%.0f', left)) end
 end
 if note_ms == 0 then
@@ -34,7 +34,6 @@ local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
 local since = math.max(0, now_ms - waited_ms)
 local keep_ms = math.max(note_ms, redis.call('PTTL', needs))
-redis.call('GET', free) -- before the writes, because it may be denied
 -- The notes of clients that are gone live as long as anybody's.
 local notes, over, gives_way = redis.call('HGETALL', needs), {}, false
 for i = 1, #notes, 2 do

@@ -182,8 +182,8 @@ fn a_message_that_overtakes_the_answer_to_a_callers_try_counts() {
     assert!(tries, "it sleeps beside a free permit");
 }
 
-/// The last waiter, which left a note, was told "busy", and goes away without looking at that. While its note is being
-/// removed somebody else comes, who asks for less.
+/// The last waiter left a note. It gets "busy", and its caller drops the future without polling it. While the note is being
+/// removed, somebody else comes and asks for less.
 #[test]
 fn who_comes_while_a_note_is_removed_is_tried_for() {
     let mut gate = Gate::<u32>::default();
