@@ -291,12 +291,12 @@ impl Core {
             self.post(Mail::Serve(Arc::clone(names)));
         }
         let work = effects.carry_out();
-        for hold in work.releases {
-            self.post(Mail::Release(hold));
+        for hold in &work.releases {
+            self.post(Mail::Release(Arc::clone(hold)));
         }
-        for hold in work.downgrades {
+        for hold in &work.downgrades {
             if hold.with(HoldState::write_is_due) {
-                self.post(Mail::Write(hold));
+                self.post(Mail::Write(Arc::clone(hold)));
             }
         }
         if !work.looks.is_empty() {
@@ -305,6 +305,7 @@ impl Core {
                 .iter()
                 .for_each(|hold| self.look_in_time(hold, now));
         }
+        work.record();
         result
     }
 

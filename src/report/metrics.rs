@@ -169,7 +169,9 @@ impl CommandTimer {
         let known = commands.entry((command, outcome));
         let name = "watchlock_command_seconds";
         let new = || histogram!(name, "command" => command, "outcome" => outcome);
-        known.or_insert_with(new).record(self.since.elapsed());
+        let histogram = known.or_insert_with(new).clone();
+        drop(commands);
+        histogram.record(self.since.elapsed());
     }
 }
 

@@ -1,4 +1,5 @@
-//! Metrics, by a real recorder that a real scrape reads. The recorder is that of the process, so one test has all the load.
+//! Metrics, by a real recorder that a real scrape reads: that of the process, so one test has all the load. And by one that
+//! hangs.
 #![cfg(feature = "metrics")]
 
 #[path = "../common/mod.rs"]
@@ -6,12 +7,15 @@ mod common;
 #[path = "../../examples/metrics.rs"]
 #[allow(dead_code, reason = "the example itself is not run")]
 mod example;
+mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 use watchlock::{Client, Lease, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
@@ -134,10 +138,44 @@ impl Load {
     }
 }
 
+/// Held while a client lives: whatever is registered late is counted by the recorder of the process.
+static ONE_CLIENT: Mutex<()> = Mutex::const_new(());
+
+/// A recorder may do anything: while one is called, nothing of the client is locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_recorder_that_hangs_holds_up_its_caller_alone() {
+    let _alone = ONE_CLIENT.lock().await;
+    let server = RedisServer::start();
+    let (recorder, is_stuck, go) = stuck::StuckRecorder::new();
+    let client = tokio::task::block_in_place(|| {
+        let connect = || Handle::current().block_on(Client::connect(&server.url()));
+        metrics::with_local_recorder(&recorder, connect)
+    })
+    .unwrap();
+    let lock = client.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    let release = tokio::spawn(guard.unlock());
+    is_stuck.recv_timeout(LONG).unwrap();
+    let asks = tokio::spawn({
+        let (client, lock) = (client.clone(), lock.clone());
+        async move {
+            let mut waits = Box::pin(lock.lock());
+            (poll_once(&mut waits).await.is_none(), client.stats().holds)
+        }
+    });
+    assert_eq!(soon(asks).await.unwrap(), (true, 0));
+    go.send(()).unwrap();
+    soon(release).await.unwrap().unwrap();
+    drop(go);
+    let guard = soon(lock.lock()).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+}
+
 const OUTCOME: &str = "watchlock_acquire_seconds_count";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scrape_under_load_finds_the_numbers_of_the_load() {
+    let _alone = ONE_CLIENT.lock().await;
     let load = Load::start().await;
     each_kind_is_taken_and_given_back(&load).await;
     let guard = one_waits_one_is_busy_one_gives_up(&load).await;

@@ -540,6 +540,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let request = &ticket.request;
         let next = Hold::passed_on(ticket.origin(&hold.id), state);
+        effects.begins(&next);
         self.queue.remove(ticket.number);
         self.failing_since = None;
         if request.kind.commands.leaves_the_seat() {

@@ -59,6 +59,7 @@ impl SharedHold {
     pub(super) fn begin(&mut self, read: &Arc<Hold>, effects: &mut Effects) {
         let level = level(read, effects);
         self.reads.insert(read.number, (Arc::clone(read), level));
+        effects.begins(read);
     }
 
     /// Adds a read. Returns false if the shared hold is over.

@@ -17,7 +17,7 @@ pub(crate) mod state;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub(crate) struct Hold {
     /// The shared hold that this is a read of.
     read_of: Option<Arc<Hold>>,
     abandoned: bool,
+    /// Whether metrics count it as held. Written under the state's lock.
+    counted: AtomicBool,
     state: Mutex<HoldState>,
     /// Validity for readers, 0 when there is none.
     valid_until: AtomicU64,
@@ -117,7 +119,6 @@ impl Hold {
     /// A read of `shared` with one level. It lasts for `term`, or as long as `shared` if the watchdog keeps it.
     pub(crate) fn read(shared: &Arc<Self>, origin: Origin, level: Level, term: Term) -> Arc<Self> {
         let state = HoldState::read(level, term);
-        origin.kind.metrics.hold_begins();
         Arc::new(Self::new(origin, Some(Arc::clone(shared)), state))
     }
 
@@ -133,7 +134,6 @@ impl Hold {
 
     /// A hold that another one was passed on to: it begins in `state`, with the other's field in Redis.
     pub(crate) fn passed_on(origin: Origin, state: HoldState) -> Arc<Self> {
-        origin.kind.metrics.hold_begins();
         Arc::new(Self::new(origin, None, state))
     }
 
@@ -152,6 +152,7 @@ impl Hold {
             task: AtomicU64::new(origin.task.0),
             read_of: shared_hold,
             abandoned: false,
+            counted: AtomicBool::new(false),
             state: Mutex::new(state),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             token: AtomicU64::new(0),
@@ -188,15 +189,18 @@ impl Hold {
 
     /// Lets `change` act on the state. Readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> R {
-        let (result, notify) = self.update(change);
-        if notify {
-            self.notify();
+        let (result, change) = self.update(change);
+        if change.notify {
+            self.changed.notify_waiters();
+        }
+        if let Some(measured) = change.measured {
+            measured.record(self);
         }
         result
     }
 
-    /// Lets `change` act on the state. Returns, too, whether to notify the tasks that wait for a change.
-    pub(super) fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool) {
+    /// Lets `change` act on the state. Returns, too, what is to be done once no lock is held.
+    fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, Change) {
         // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
         // so this never holds both locks.
         let shared = self.read_of.as_ref().map(|shared| shared.phase());
@@ -216,28 +220,33 @@ impl Hold {
         self.valid_until
             .store(valid_until.as_nanos(), Ordering::Release);
         let changed = before != seen(&state);
-        if before.0 != state.phase() && self.kind.metrics.is_on() {
-            self.measure(before.0, &state);
-        }
+        let measured = (before.0 != state.phase())
+            .then(|| self.measure(&state))
+            .flatten();
         drop(state);
-        (result, changed && self.has_waiters())
+        let notify = changed && self.has_waiters();
+        (result, Change { notify, measured })
     }
 
-    /// Reports a change of phase to metrics, unless it is that of a hold that no caller has.
-    fn measure(&self, before: Phase, state: &HoldState) {
+    /// What metrics count because of this state.
+    fn measure(&self, state: &HoldState) -> Option<Measured> {
+        // Nobody has a shared hold, but its reads; and nobody has a read that was left to its lease.
         let is_shared_hold = self.read_of.is_none() && self.kind.commands.has_reads();
-        if is_shared_hold || self.abandoned {
-            return;
+        if !self.kind.metrics.is_on() || is_shared_hold || self.abandoned {
+            return None;
         }
-        let metrics = &self.kind.metrics;
-        let end = match (before, state.how_it_ended()) {
-            (Phase::Trying, None) => return metrics.hold_begins(),
-            (Phase::Held, Some(Ended::Released)) => "released",
-            (Phase::Held, Some(Ended::Left)) => "left",
-            (Phase::Held, Some(Ended::Lost(_))) => "lost",
-            _ => return,
+        let is_held = state.phase() == Phase::Held;
+        // Relaxed: the state is locked.
+        if self.counted.swap(is_held, Ordering::Relaxed) == is_held {
+            return None;
+        }
+        let how = match state.how_it_ended() {
+            None => return Some(Measured::Begun),
+            Some(Ended::Released) => "released",
+            Some(Ended::Left) => "left",
+            Some(Ended::Lost(_)) => "lost",
         };
-        metrics.hold_ends(end, state.held_since());
+        Some(Measured::Ended(how, state.held_since()))
     }
 
     /// Up to when the client vouches for it, or the start of time if it does not.
@@ -362,10 +371,6 @@ impl Hold {
     }
 
     /// Notifies the tasks that wait for a change.
-    pub(super) fn notify(&self) {
-        self.changed.notify_waiters();
-    }
-
     /// Checking this is cheaper than a notification that nobody waits for.
     fn has_waiters(&self) -> bool {
         // Acquire, after the state's lock was released: a waiter counts itself before it locks the state. If it locked
@@ -390,6 +395,29 @@ impl Hold {
     }
 }
 
+/// What a change of a hold's state leads to once no lock is held.
+struct Change {
+    notify: bool,
+    measured: Option<Measured>,
+}
+
+/// What metrics count.
+enum Measured {
+    Begun,
+    /// How the hold ended, and when it had begun.
+    Ended(&'static str, Moment),
+}
+
+impl Measured {
+    /// The recorder is not ours: whatever it does, no lock is held, and the keeper has its work.
+    fn record(self, hold: &Hold) {
+        match self {
+            Self::Begun => hold.kind.metrics.hold_begins(),
+            Self::Ended(how, since) => hold.kind.metrics.hold_ends(how, since),
+        }
+    }
+}
+
 /// Collected under a gate's lock, carried out after it.
 #[derive(Default)]
 #[must_use]
@@ -408,6 +436,16 @@ pub(crate) struct KeeperWork {
     pub(crate) looks: Vec<Arc<Hold>>,
     /// Exclusive holds that the keeper downgrades to shared holds.
     pub(crate) downgrades: Vec<Arc<Hold>>,
+    measured: Vec<(Arc<Hold>, Measured)>,
+}
+
+impl KeeperWork {
+    /// Reports to metrics, once the keeper has the rest.
+    pub(crate) fn record(self) {
+        for (hold, measured) in self.measured {
+            measured.record(&hold);
+        }
+    }
 }
 
 impl Effects {
@@ -422,11 +460,23 @@ impl Effects {
         hold: &Arc<Hold>,
         change: impl FnOnce(&mut HoldState) -> R,
     ) -> R {
-        let (result, notify) = hold.update(change);
-        if notify {
+        let (result, change) = hold.update(change);
+        if change.notify {
             self.changed.push(Arc::clone(hold));
         }
+        self.measures(hold, change.measured);
         result
+    }
+
+    /// `hold` did not begin by a change of its state: it was made as one that is held.
+    pub(crate) fn begins(&mut self, hold: &Arc<Hold>) {
+        let measured = hold.measure(&hold.state.lock());
+        self.measures(hold, measured);
+    }
+
+    fn measures(&mut self, hold: &Arc<Hold>, measured: Option<Measured>) {
+        let measured = measured.map(|measured| (Arc::clone(hold), measured));
+        self.work.measured.extend(measured);
     }
 
     /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.
@@ -454,7 +504,7 @@ impl Effects {
             waker.wake();
         }
         for hold in self.changed {
-            hold.notify();
+            hold.changed.notify_waiters();
         }
         self.work
     }
