@@ -10,7 +10,7 @@
 --
 -- Returns   {-2, 1} changed; {-2, 0} not changed; {-12, n} n or -n would be out of range; -3 the keys are not those of a
 --           semaphore. Nothing was written but with the first
--- Publishes the number of free permits, when it is positive and changed
+-- Publishes the number of free permits, when it is positive and changed; 1 when they are deleted: whoever waits finds out
 -- Repeat    of 'more' adds once more, so a client sends it once; the others change nothing
 local free, taken, how, permits = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
 if not string.match(ARGV[2] or '', '^%-?%d+$') then return redis.error_reply('ERR permits out of range') end
@@ -24,6 +24,7 @@ if value and (not number or math.abs(number) >= 2 ^ 53) then return -3 end
 
 if how == 'delete' then
   redis.call('DEL', free, taken)
+  if number then redis.pcall(ARGV[4] or 'PUBLISH', ARGV[3], '1') end
   return { -2, number and 1 or 0 }
 end
 if how == 'first' and number then return { -2, 0 } end

@@ -23,6 +23,7 @@ for_both! {
     a_forget_that_is_dropped_concerns_no_later_holder,
     a_denied_look_at_the_next_lease_keeps_no_permit,
     a_note_of_a_younger_request_wakes_who_the_older_held_back,
+    nobody_waits_for_permits_of_a_deleted_semaphore,
 }
 
 /// A client whose clock stands still, so that it passes permits on without an end.
@@ -168,6 +169,33 @@ async fn a_denied_look_at_the_next_lease_keeps_no_permit<K: Kind>() {
     assert_eq!(scene.state::<K>().await, (Some(0), 1));
     permit.release().await.unwrap();
     scene.all_are_free::<K>(1).await;
+}
+
+/// Neither who waits already, nor who comes while the client still listens.
+async fn nobody_waits_for_permits_of_a_deleted_semaphore<K: Kind>() {
+    let scene = scene(|builder| builder).await;
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    for _ in 0..2 {
+        let lost = of.acquire().await.unwrap();
+        let waits = tokio::spawn({
+            let of = of.clone();
+            async move { of.acquire().await }
+        });
+        scene.listens().await;
+        assert!(
+            K::of(&connect(&scene.server).await, NAME)
+                .delete()
+                .await
+                .unwrap()
+        );
+        let permit = soon(waits).await.unwrap().unwrap();
+        let mut waits = Box::pin(of.acquire());
+        assert!(poll_once(&mut waits).await.is_none());
+        drop(waits);
+        assert!(of.delete().await.unwrap());
+        soon(of.acquire()).await.unwrap().release().await.unwrap();
+        drop((lost, permit));
+    }
 }
 
 /// The request that kept permits from others is gone, and the next one of its client is younger than theirs.
