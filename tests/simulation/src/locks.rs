@@ -135,6 +135,14 @@ impl AnyClient {
         Ok(was_held)
     }
 
+    /// The first half of each field that it writes.
+    pub fn id(&self) -> String {
+        match self {
+            Self::One(client) => client.id().to_string(),
+            Self::Quorum(quorum) => quorum.id().to_string(),
+        }
+    }
+
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         match self {
             Self::One(client) => client.shutdown(timeout).await,

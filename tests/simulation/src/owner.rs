@@ -17,7 +17,7 @@ use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
 
 use crate::locks::{AnyClient, AnyOwner, AnySemaphore};
 use crate::plan::{Ending, Midst, Plan, Section};
-use crate::story::Story;
+use crate::story::{LET_EXPIRE, Story};
 
 /// How long an owner rests after an error.
 const AFTER_ERROR: Duration = Duration::from_millis(20);
@@ -452,7 +452,7 @@ impl Actor {
                 let op = self.invoke(site, kind, Call::Release);
                 // One that is lost, or has a level of another lease, is dropped.
                 let _ = guard.let_expire();
-                let kept = Outcome::Failed("let_expire".to_owned());
+                let kept = Outcome::Failed(LET_EXPIRE.to_owned());
                 self.story.returned(op, kept, None);
                 true
             }

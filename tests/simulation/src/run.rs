@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use watchlock::__simulation::{self as simulated, Process};
-use watchlock::{Client, Error, Lease, Quorum};
+use watchlock::{Client, Error, Lease, Quorum, ShutdownReport};
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::{LockKind, Record};
 use watchlock_test::core::Reply;
@@ -156,10 +156,47 @@ impl Members {
     pub async fn shut_down(&self, index: usize, within: Duration) {
         let member = self.inner.members[index].lock().take();
         if let Some(member) = member {
-            let found = close(member, within).await;
+            let found = self.close(member, within).await;
             self.inner.violations.lock().extend(found);
         }
         self.start(index).await;
+    }
+
+    /// A client is shut down; its owners end with it. What it says was released is.
+    async fn close(&self, mut member: Member, within: Duration) -> Vec<String> {
+        let mut found = Vec::new();
+        let client = member.client.take();
+        let closing = member.process.run(async move {
+            let client = client?;
+            Some((client.id(), client.shutdown(within).await))
+        });
+        match timeout(Duration::from_secs(60), closing).await {
+            Ok(Some((id, report))) => found.extend(self.kept(member.number, &id, &report)),
+            Ok(None) => {}
+            Err(_) => found.push(format!("client {} does not end", member.number)),
+        }
+        found.extend(ended(&mut member, TO_END).await);
+        found
+    }
+
+    /// What is kept of a client that has ended, though it says that it is not. One server speaks for itself.
+    fn kept(&self, client: u32, id: &str, report: &ShutdownReport) -> Option<String> {
+        if self.is_quorum() {
+            return None;
+        }
+        let left = self.inner.story.left_to_their_leases(client);
+        let names = (0..self.inner.plan.names).map(|name| format!("name:{name}"));
+        let kept: Vec<_> = self.inner.world.at(0, |store| {
+            let kept = |name: &String| {
+                let holds = texts(store.run(&[&b"HKEYS"[..], name.as_bytes()]));
+                let simple = texts(store.run(&[&b"GET"[..], name.as_bytes()]));
+                holds.iter().chain(&simple).any(|field| field.contains(id))
+            };
+            let open =
+                names.filter(|name| !left.contains(name) && !report.unreleased.contains(name));
+            open.filter(kept).collect()
+        });
+        (!kept.is_empty()).then(|| format!("client {client} has ended, and {kept:?} is kept"))
     }
 
     /// Releases a lock from a process, whoever holds it. Returns whether that is certain.
@@ -340,24 +377,8 @@ async fn end(members: &Members, violations: &mut Vec<String>) {
     for mut member in all {
         let left = until.saturating_duration_since(Instant::now());
         violations.extend(ended(&mut member, left).await);
-        violations.extend(close(member, Duration::from_secs(5)).await);
+        violations.extend(members.close(member, Duration::from_secs(5)).await);
     }
-}
-
-/// A client is shut down; its owners end with it.
-async fn close(mut member: Member, within: Duration) -> Vec<String> {
-    let mut found = Vec::new();
-    let client = member.client.take();
-    let closing = member.process.run(async move {
-        if let Some(client) = client {
-            client.shutdown(within).await;
-        }
-    });
-    if timeout(Duration::from_secs(60), closing).await.is_err() {
-        found.push(format!("client {} does not end", member.number));
-    }
-    found.extend(ended(&mut member, TO_END).await);
-    found
 }
 
 /// The owners of a process end within this time.

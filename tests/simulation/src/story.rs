@@ -1,11 +1,15 @@
 //! What happened, in the order in which it happened.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
+
+/// How the release of a hold that is left to its lease fails.
+pub const LET_EXPIRE: &str = "let_expire";
 
 /// Collects records. Time passes by whole milliseconds, so what happens at the same moment is numbered by nanoseconds.
 #[derive(Clone)]
@@ -71,6 +75,26 @@ impl Story {
             outcome,
             token,
         });
+    }
+
+    /// The names of locks that a client left to their leases.
+    pub fn left_to_their_leases(&self, of: u32) -> BTreeSet<String> {
+        let inner = self.inner.lock();
+        let left = inner.records.iter().filter_map(|record| match record {
+            Record::Return { op, outcome, .. } => {
+                let left = matches!(outcome, Outcome::Failed(how) if how == LET_EXPIRE);
+                left.then_some(*op)
+            }
+            _ => None,
+        });
+        let left: BTreeSet<u64> = left.collect();
+        let names = inner.records.iter().filter_map(|record| match record {
+            Record::Invoke {
+                op, client, name, ..
+            } if *client == of && left.contains(op) => Some(name.split(", ").map(str::to_owned)),
+            _ => None,
+        });
+        names.flatten().collect()
     }
 
     /// From now on the caller of an operation does not poll it.

@@ -49,7 +49,7 @@ const fn of_permits(
     }
 }
 
-const CONTROLS: [Control; 33] = [
+const CONTROLS: [Control; 32] = [
     control(
         "a busy lock is not granted",
         "lua/lock/acquire.lua",
@@ -153,12 +153,6 @@ const CONTROLS: [Control; 33] = [
         "self.at(|gate, _| gate.set_listening(true));\n                    Event::Nothing",
     ),
     control(
-        "a lease shorter than the way is an error",
-        "src/engine/gate/answers.rs",
-        "&& late_for >= self.rules.unavailable_after",
-        "&& late_for > Duration::MAX",
-    ),
-    control(
         "a waiter of a fair lock vouches for its place",
         "lua/fair/vouch.lua",
         "VOUCH, DAY = math.floor(now_us / 1000), math.min(20000, fair_wait), 1, 15000, 86400000",
@@ -215,7 +209,7 @@ const CONTROLS: [Control; 33] = [
     of_permits(
         "permits of dead holders return",
         "lua/permits/acquire.lua",
-        "  if not own[over[i]] then",
+        "  if not first[over[i]] then",
         "  if false then",
     ),
     of_permits(
