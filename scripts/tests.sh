@@ -59,11 +59,21 @@ run() {
     sh -c "$suite" suite "$@"
 }
 
+# part NAME: what ran since the last part took so long.
+part() {
+    now=$(date +%s)
+    echo "    $((now - begun)) s $1" >>"$logs/parts"
+    begun=$now
+}
+begun=$(date +%s)
+
 # What stands on the library without its dev-dependencies first: these have other features of what they depend on.
 $CARGO build --quiet --workspace --exclude watchlock --exclude watchlock-simulation --bins
 $CARGO build --quiet --examples
 $CARGO test --quiet --test '*' --no-run
+part "to build programs and suites"
 run model --lib --profile model
+part "the model, with its build"
 
 names=
 for main in tests/*/main.rs; do
@@ -75,19 +85,26 @@ for main in tests/*/main.rs; do
 done
 # shellcheck disable=SC2086 # names are words
 printf '%s\n' $LONGEST $names | xargs -P 2 -I NAME sh -c "$suite" suite NAME --test NAME
+part "suites, two at a time"
 for name in $ALONE; do
     run "$name" --test "$name"
 done
+part "suites, one at a time"
 run "$METRICS" --test "$METRICS" --features metrics
 run others --workspace --exclude watchlock --exclude watchlock-simulation --tests
+part "metrics, and the other crates"
 # With tokio's own randomness by the seed, which takes a build of its own.
 (
     export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/simulation" RUSTFLAGS="--cfg tokio_unstable"
     run simulation --release --package watchlock-simulation --tests
 )
+part "the simulation, with its build"
 $CARGO test --quiet --doc --features metrics
 $CARGO test --quiet --doc --workspace --exclude watchlock --exclude watchlock-simulation
+part "examples in the documentation"
 
+echo "the parts:"
+cat "$logs/parts"
 echo "the slowest tests:"
 for log in "$logs"/*.passed; do
     # test NAME ... ok <SECONDSs>
