@@ -11,7 +11,8 @@
 -- ARGV[4] and on    - hold ids, in the order of their waiters, which use the client's places in that order
 --
 -- Returns   {-2, n} each of these n waiters has a place or the lock; {-9, n} the same, and the head belongs to this
---           client; -5 gave no place, because the waiter ahead has lost its own; -3 the key is not a plain or fair lock
+--           client; {-15, n} the same, and so many clients vouch that their heartbeats are enough to wake the head; -5
+--           gave no place, because the waiter ahead has lost its own; -3 the key is not a plain or fair lock
 -- Publishes nothing
 -- Repeat    a waiter that has a place keeps it; the holder gets none
 local call, lock, queue, scores, waiters = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -110,4 +111,6 @@ if not done then
   return { err = (string.gsub(string.gsub(refused, '^@user_script: ?%d+: ', ''), '^%-', '')) }
 end
 local first = redis.pcall('LINDEX', queue, '0')
-return { type(first) == 'string' and client_of(first) == client and -9 or -2, #ids }
+if type(first) == 'string' and client_of(first) == client then return { -9, #ids } end
+local MANY = 33 -- 32 clients, and 'pass'
+return { call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS) > MANY and -15 or -2, #ids }

@@ -11,8 +11,8 @@
 -- ARGV[4] and on    - its hold ids that should have a place
 -- last ARGV         - SPUBLISH where channels belong to slots; anything else means PUBLISH
 --
--- Returns   {-2, n} n of these hold ids have a place; {-9, n} the same, and the head belongs to this client; -5 the
---           client has none
+-- Returns   {-2, n} n of these hold ids have a place; {-9, n} the same, and the head belongs to this client; {-15, n} the
+--           same, and so many clients vouch that their heartbeats are enough to wake the head; -5 the client has none
 -- Publishes '0' to the head when the lock is free
 -- Repeat    vouches a little longer; does nothing for a client whose waiters were dropped
 local call, lock, queue, scores, waiters = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -108,7 +108,7 @@ local function head()
   return tend(nil, true)
 end
 
-local client, PASS = ARGV[3], 5000
+local client, PASS, MANY = ARGV[3], 5000, 33 -- 32 clients, and 'pass'
 if not arrival_of(client) then return -5 end
 
 -- Begins with a write that needs no memory: after it, Redis does not refuse the others for want of memory.
@@ -138,4 +138,5 @@ else
   first = redis.pcall('LINDEX', queue, '0')
 end
 if free and first then wake(first) end
-return { type(first) == 'string' and client_of(first) == client and -9 or -2, count }
+if type(first) == 'string' and client_of(first) == client then return { -9, count } end
+return { call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS) > MANY and -15 or -2, count }

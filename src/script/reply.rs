@@ -20,6 +20,7 @@
 //! | -12 | a number would be out of range; nothing was written | its absolute value |
 //! | -13 | granted, and a next one is busy | to how many; then for how many ms the next is busy, -1 if no lease ends |
 //! | -14 | the same, and another client's request has waited | as above |
+//! | -15 | done, and many clients wait: none needs to poll | as with -2 |
 //!
 //! Anything else is an error.
 
@@ -49,6 +50,7 @@ pub(crate) enum Reply {
     NextIsBusy(u64, Option<Duration>),
     /// The same, and a request of another client has waited.
     OthersWait(u64, Option<Duration>),
+    ManyWait(u64),
     /// No script answers like this; a plain command may.
     Other,
 }
@@ -93,6 +95,7 @@ impl Reply {
             (-10, n) => Self::Token(FencingToken::new(n)?),
             (-11, n) => Self::DoneNegative(n),
             (-12, n) => Self::OutOfRange(n),
+            (-15, n) => Self::ManyWait(n),
             (ms, 0) => Self::Busy(Some(Duration::from_millis(u64::try_from(ms).ok()?))),
             _ => return None,
         })

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use watchlock::Client;
+use watchlock_support::eventually;
 use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::RedisServer;
 
@@ -32,6 +33,32 @@ async fn a_waiting_second_costs_a_command_or_two_however_many_wait() {
     for waiter in waiters {
         soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     }
+}
+
+/// Of 40 clients each polls about 1.3 times a second, until it hears that so many wait.
+#[tokio::test]
+async fn among_many_clients_a_waiting_second_costs_their_heartbeats_and_these_wake_the_first() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let held = connect(&server).await;
+    let held = held.get_fair_lock(LINE).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..40 {
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        waiters.push((waiter(&server, &client).await.0, client));
+    }
+    let mut counted = Counted::from_now(&proxy);
+    eventually("they hardly poll", LONG, async || {
+        counted.commands();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        counted.commands() <= 40 / 5 * 2
+    })
+    .await;
+    server.cmd(&["DEL", LINE]).await;
+    for (waiter, _client) in waiters {
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    drop(held);
 }
 
 #[tokio::test]

@@ -422,7 +422,7 @@ async fn a_long_waiter_is_given_time_and_so_are_those_behind() {
 #[tokio::test]
 async fn a_heartbeat_costs_as_much_among_500_waiters_as_among_5() {
     let mut costs = Vec::new();
-    for count in [5, 500] {
+    for (count, code) in [(5, -2), (500, -15)] {
         let scene = Scene::new();
         scene.acquire(STRANGER, "0").await;
         for number in 0..count {
@@ -430,9 +430,9 @@ async fn a_heartbeat_costs_as_much_among_500_waiters_as_among_5() {
         }
         scene.enqueue(&[MINE]).await;
         // One heartbeat in five seconds looks at all.
-        assert_eq!(scene.vouch().await, (-2, 1));
+        assert_eq!(scene.vouch().await, (code, 1));
         scene.server.reset_calls().await;
-        assert_eq!(scene.vouch().await, (-2, 1));
+        assert_eq!(scene.vouch().await, (code, 1));
         costs.push(scene.server.calls().await.into_values().sum::<u64>());
     }
     assert_eq!(costs[0], costs[1]);
@@ -452,7 +452,7 @@ async fn a_queue_that_is_lost_is_put_back_at_a_cost_in_proportion_to_its_waiters
         ids.push(MINE.to_owned());
         scene.server.cmd(&["DEL", QUEUE]).await;
         scene.server.reset_calls().await;
-        assert_eq!(scene.vouch().await, (-2, 1));
+        assert_eq!(scene.vouch().await, (-15, 1));
         costs.push(scene.server.calls().await.into_values().sum::<u64>());
         assert_eq!(scene.queue().await, ids);
     }
@@ -504,6 +504,26 @@ async fn nobody_vouches_for_a_client_whose_places_are_gone() {
     scene.release(LATER).await;
     assert_eq!(scene.vouch().await, (-5, 0));
     assert!(scene.server.keys().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_hears_that_many_wait_unless_the_first_is_its_own() {
+    let scene = Scene::new();
+    let place = |client: usize| format!("client-{client}:1");
+    scene.enqueue(&[&place(0)]).await;
+    scene.enqueue(&[MINE, LATER]).await;
+    for client in 1..31 {
+        scene.enqueue(&[&place(client)]).await;
+    }
+    assert_eq!(scene.vouch().await, (-2, 2), "32 clients");
+    scene.enqueue(&[&place(31)]).await;
+    assert_eq!(scene.vouch().await, (-15, 2), "33 clients");
+    scene.falls_silent("client-7").await;
+    assert_eq!(scene.vouch().await, (-2, 2), "one of them is dead");
+    assert_eq!(scene.enqueue(&[&place(32)]).await, (-15, 1));
+    assert_eq!(scene.vouch().await, (-15, 2));
+    scene.release(&place(0)).await;
+    assert_eq!(scene.vouch().await, (-9, 2), "the first is its own");
 }
 
 #[tokio::test]

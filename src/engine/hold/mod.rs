@@ -436,13 +436,15 @@ pub(crate) struct KeeperWork {
     pub(crate) looks: Vec<Arc<Hold>>,
     /// Exclusive holds that the keeper downgrades to shared holds.
     pub(crate) downgrades: Vec<Arc<Hold>>,
-    measured: Vec<(Arc<Hold>, Measured)>,
+    /// For metrics. There is hardly ever more than one, which allocates nothing.
+    measured: Option<(Arc<Hold>, Measured)>,
+    measured_too: Vec<(Arc<Hold>, Measured)>,
 }
 
 impl KeeperWork {
     /// Reports to metrics, once the keeper has the rest.
     pub(crate) fn record(self) {
-        for (hold, measured) in self.measured {
+        for (hold, measured) in self.measured.into_iter().chain(self.measured_too) {
             measured.record(&hold);
         }
     }
@@ -476,7 +478,11 @@ impl Effects {
 
     fn measures(&mut self, hold: &Arc<Hold>, measured: Option<Measured>) {
         let measured = measured.map(|measured| (Arc::clone(hold), measured));
-        self.work.measured.extend(measured);
+        if self.work.measured.is_none() {
+            self.work.measured = measured;
+        } else {
+            self.work.measured_too.extend(measured);
+        }
     }
 
     /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.

@@ -12,8 +12,8 @@ use crate::locks::{LockUnderTest, Setup};
 use crate::server::Counters;
 
 const NAME: &str = "bench:queue";
-/// Until all have their places.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Until all have their places, and have heard how many they are.
+const SETTLE: Duration = Duration::from_secs(8);
 
 /// What waiting costs the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -10,6 +10,8 @@
 //! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
 //!    is repeated.
 //! 5. The ticket being tried is out of the queue and counts as first.
+//! 6. Each heartbeat wakes the head of a free lock. Where Redis says that the clients are so many that one of them sends
+//!    its heartbeat every moment, those behind the head do not poll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,8 @@ pub(super) struct QueuePlaces {
     next: Moment,
     /// All places are to be asked for again.
     lost: bool,
+    /// The heartbeats of others wake the head (6).
+    many_wait: bool,
 }
 
 struct PlacesCommand {
@@ -63,6 +67,7 @@ impl QueuePlaces {
             in_flight: None,
             next: Moment::NEVER,
             lost: false,
+            many_wait: false,
         }
     }
 
@@ -100,6 +105,11 @@ impl QueuePlaces {
     /// Refreshes the places as soon as possible: a connection broke, so Redis may have lost them.
     pub(super) fn doubt(&mut self) {
         self.next = Moment::default();
+        self.many_wait = false;
+    }
+
+    pub(super) fn many_wait(&self) -> bool {
+        self.many_wait
     }
 
     fn ask(&mut self, core: &Core, ahead: Option<&Arc<Hold>>, holds: Vec<Arc<Hold>>, now: Moment) {
@@ -194,12 +204,14 @@ impl QueuePlaces {
         }
         // How many of the places there are, and whether the first of all is of this client.
         let places = match outcome.as_ref().map(|answer| answer.reply) {
-            Ok(Reply::Done(count)) => Some((count, false)),
+            Ok(Reply::Done(count) | Reply::ManyWait(count)) => Some((count, false)),
             Ok(Reply::NextIsOurs(count)) => Some((count, true)),
             Ok(Reply::Gone) => Some((0, false)),
             _ => None,
         };
         let now = core.now();
+        self.many_wait =
+            matches!(outcome, Ok(answer) if matches!(answer.reply, Reply::ManyWait(_)));
         let Some((count, next_is_ours)) = places else {
             self.lost |= !sent.asks_for.is_empty();
             self.next = self.next.min(now + AGAIN);

@@ -414,6 +414,8 @@ impl NameJob {
     fn plan(&mut self, known: &LastAnswer) -> Moment {
         let listeners = self.at(|gate, _| gate.has_listeners());
         let (now, listening) = (self.now(), self.listening.is_live());
+        let many_wait = self.places.as_ref().is_some_and(QueuePlaces::many_wait);
+        self.policy.leaves_polls(many_wait);
         self.policy.next_try(now, known, listening, listeners)
     }
 

@@ -4,7 +4,8 @@
 //! 2. It comes no later than the backoff's cap, so that a missed wake-up costs a bounded delay.
 //! 3. It comes no later than just after the holder's lease, because an expiry wakes nobody.
 //! 4. With a subscription the poll is a safety net, and comes in the second half of the cap. Without one it is the only
-//!    way, and begins with the backoff's first delay.
+//!    way, and begins with the backoff's first delay. It is put off to [`HARDLY`] where the heartbeats of many clients do
+//!    the same for all of them.
 //! 5. If the kind of the head has a backoff of its own, tries come at that pace, from its first delay on. If a waiter
 //!    without one queues behind it, rule 2 (no later than the cap) holds, too.
 //! 6. That pace does not slow down while the lock changes hands. A lease that ends later than Redis said before shows
@@ -34,9 +35,14 @@ const SAME_LEASE: Duration = Duration::from_millis(5);
 /// How long after the holder's lease a try comes.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 
+/// The longest pause between polls where heartbeats wake the head of a free lock: longer than a heartbeat.
+const HARDLY: Duration = Duration::from_secs(15);
+
 /// When to try next if nothing is heard.
 pub(super) struct WaitPolicy {
     cap: Duration,
+    /// The longest pause between polls with a subscription (4).
+    longest: Duration,
     delays: Delays,
     random: fastrand::Rng,
     planned: Option<Moment>,
@@ -74,6 +80,7 @@ impl WaitPolicy {
     pub(super) fn new(backoff: Backoff, seed: u64) -> Self {
         Self {
             cap: backoff.cap_delay(),
+            longest: backoff.cap_delay(),
             delays: backoff.delays(seed),
             random: fastrand::Rng::with_seed(seed),
             planned: None,
@@ -103,6 +110,18 @@ impl WaitPolicy {
         }
     }
 
+    /// Whether the heartbeats of others do what a poll is for (4).
+    pub(super) fn leaves_polls(&mut self, to_others: bool) {
+        let longest = if to_others {
+            HARDLY.max(self.cap)
+        } else {
+            self.cap
+        };
+        if std::mem::replace(&mut self.longest, longest) != longest {
+            self.planned = None;
+        }
+    }
+
     /// Makes a new plan next time: a try was made, or something was heard.
     pub(super) fn again(&mut self) {
         self.planned = None;
@@ -126,7 +145,7 @@ impl WaitPolicy {
             None => self.plan(now, known, listening),
         };
         if listeners {
-            next = next.min(now + self.cap);
+            next = next.min(now + if listening { self.longest } else { self.cap });
         }
         self.planned = Some(next);
         next
@@ -137,7 +156,7 @@ impl WaitPolicy {
             own.delay(now, known)
         } else if listening {
             self.delays.reset();
-            self.cap.mul_f64(0.5 + self.random.f64() / 2.0)
+            self.longest.mul_f64(0.5 + self.random.f64() / 2.0)
         } else {
             self.delays.step()
         };
@@ -245,6 +264,29 @@ mod tests {
             let half = backoff.cap_delay() / 2;
             assert!((half..=half * 2).contains(&now.until(next)), "{seed}");
         }
+    }
+
+    #[test]
+    fn heartbeats_of_many_take_the_place_of_polls_and_of_no_other_try() {
+        let now = Moment::default() + Duration::from_secs(10);
+        let mut policy = WaitPolicy::new(Backoff::new(), 7);
+        let mut pause = |policy: &mut WaitPolicy, known: &LastAnswer, listening| {
+            policy.again();
+            now.until(policy.next_try(now, known, listening, true))
+        };
+        policy.leaves_polls(true);
+        let busy = LastAnswer::Busy(None);
+        assert!(pause(&mut policy, &busy, true) >= HARDLY / 2);
+        let until = now + Duration::from_secs(3);
+        let ends = pause(&mut policy, &LastAnswer::Busy(Some(until)), true);
+        assert_eq!(ends, Duration::from_secs(3) + AFTER_LEASE);
+        assert!(pause(&mut policy, &busy, false) <= Duration::from_secs(1));
+        let failed = LastAnswer::Failed(Failure::no_reply());
+        assert!(pause(&mut policy, &failed, true) <= OUTAGE);
+        pause(&mut policy, &busy, true);
+        policy.leaves_polls(false);
+        assert!(policy.is_open(), "the plan was for many");
+        assert!(pause(&mut policy, &busy, true) <= Duration::from_secs(1));
     }
 
     #[test]
