@@ -112,11 +112,11 @@ local client, PASS, MANY = ARGV[3], 5000, 33 -- 32 clients, and 'pass'
 if not arrival_of(client) then return -5 end
 
 -- Begins with a write that needs no memory: after it, Redis does not refuse the others for want of memory.
-keep()
+call('ZREM', waiters, '')
 call('ZADD', waiters, 'XX', text(now + VOUCH), client)
 
--- One heartbeat in 5 s looks at the whole queue, for all clients. So does one that finds its own waiters short of time,
--- or the first waiter of ours without a score: Redisson has dropped it, as the head.
+-- One heartbeat in 5 s looks at the whole queue for all clients, and prolongs its keys. So does one that finds its own
+-- waiters short of time, or the first waiter of ours without a score: Redisson has dropped it, as the head.
 local count, next_pass = 0, arrival_of('pass') or 0
 local due = next_pass <= now or next_pass > now + PASS
 local oldest = call('ZRANGEBYSCORE', waiters, ARRIVALS, '+inf', 'LIMIT', '0', '1')[1]

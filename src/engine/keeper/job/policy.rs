@@ -36,7 +36,7 @@ const SAME_LEASE: Duration = Duration::from_millis(5);
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 
 /// The longest pause between polls where heartbeats wake the head of a free lock: longer than a heartbeat.
-const HARDLY: Duration = Duration::from_secs(15);
+const HARDLY: Duration = Duration::from_secs(60);
 
 /// When to try next if nothing is heard.
 pub(super) struct WaitPolicy {
