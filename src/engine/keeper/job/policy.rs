@@ -270,7 +270,7 @@ mod tests {
     fn heartbeats_of_many_take_the_place_of_polls_and_of_no_other_try() {
         let now = Moment::default() + Duration::from_secs(10);
         let mut policy = WaitPolicy::new(Backoff::new(), 7);
-        let mut pause = |policy: &mut WaitPolicy, known: &LastAnswer, listening| {
+        let pause = |policy: &mut WaitPolicy, known: &LastAnswer, listening| {
             policy.again();
             now.until(policy.next_try(now, known, listening, true))
         };
