@@ -113,4 +113,6 @@ end
 local first = redis.pcall('LINDEX', queue, '0')
 if type(first) == 'string' and client_of(first) == client then return { -9, #ids } end
 local MANY = 33 -- 32 clients, and 'pass'
-return { call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS) > MANY and -15 or -2, #ids }
+-- Clients whose waiters have left are among those that vouch.
+local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
+return { math.min(clients, places + 1) > MANY and -15 or -2, #ids }

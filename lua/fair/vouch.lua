@@ -137,6 +137,8 @@ elseif free then
 else
   first = redis.pcall('LINDEX', queue, '0')
 end
-if free and first then wake(first) end
+local woke = free and first and wake(first)
 if type(first) == 'string' and client_of(first) == client then return { -9, count } end
-return { call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS) > MANY and -15 or -2, count }
+-- Clients whose waiters have left are among those that vouch.
+local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
+return { math.min(clients, places + 1) > MANY and type(woke) ~= 'table' and -15 or -2, count }

@@ -4,6 +4,7 @@ mod builder;
 mod greet;
 mod quorum;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -239,10 +240,12 @@ impl Client {
         }
         core.close(LostReason::Shutdown);
         self.engine.joined().await;
-        ShutdownReport {
-            held,
-            unreleased: unreleased(&holds),
-        }
+        let mut unreleased = unreleased(&holds);
+        // Releases of attempts, which nobody held.
+        let mut known: HashSet<_> = unreleased.iter().cloned().collect();
+        let left = core.report.left().into_iter();
+        unreleased.extend(left.filter(|name| known.insert(name.clone())));
+        ShutdownReport { held, unreleased }
     }
 
     /// Resolves when [`shutdown`](Self::shutdown) is called, for jobs that should stop before its time-out. From then on it

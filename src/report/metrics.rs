@@ -96,10 +96,11 @@ impl Metrics {
             return LockMetrics::default();
         };
         let lock = all.lock_label.and_then(|label| label(name));
-        let mut locks = all.locks.lock();
-        let known = locks.entry((kind, lock));
-        let new = || LockMetrics::new(kind, lock, &all.clock);
-        known.or_insert_with(new).clone()
+        let known = all.locks.lock().get(&(kind, lock)).cloned();
+        known.unwrap_or_else(|| {
+            let new = LockMetrics::new(kind, lock, &all.clock);
+            all.locks.lock().entry((kind, lock)).or_insert(new).clone()
+        })
     }
 
     /// An attempt to connect a lane is over.
@@ -165,12 +166,14 @@ impl CommandTimer {
             return;
         };
         let command = self.command;
-        let mut commands = all.commands.lock();
-        let known = commands.entry((command, outcome));
-        let name = "watchlock_command_seconds";
-        let new = || histogram!(name, "command" => command, "outcome" => outcome);
-        let histogram = known.or_insert_with(new).clone();
-        drop(commands);
+        let known = all.commands.lock().get(&(command, outcome)).cloned();
+        let histogram = known.unwrap_or_else(|| {
+            // With nothing locked: the recorder is not ours.
+            let name = "watchlock_command_seconds";
+            let new = histogram!(name, "command" => command, "outcome" => outcome);
+            let mut commands = all.commands.lock();
+            commands.entry((command, outcome)).or_insert(new).clone()
+        });
         histogram.record(self.since.elapsed());
     }
 }

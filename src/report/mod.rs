@@ -19,6 +19,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 pub(crate) use self::metrics::{CommandTimer, LockMetrics, Metrics, Waits};
+
+use parking_lot::Mutex;
+
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::log::{hand_over, log};
@@ -124,6 +127,8 @@ pub(crate) struct Report {
     lost: AtomicU64,
     unreleased: AtomicUsize,
     polling: AtomicUsize,
+    /// Names of locks whose releases the end of the client left unanswered.
+    left: Mutex<Vec<String>>,
     /// Since when renewals have been failing, in nanoseconds; 0 while they do not.
     failing_since: AtomicU64,
     metrics: Metrics,
@@ -147,6 +152,7 @@ impl Report {
             lost: AtomicU64::new(0),
             unreleased: AtomicUsize::new(0),
             polling: AtomicUsize::new(0),
+            left: Mutex::default(),
             failing_since: AtomicU64::new(0),
             metrics,
         })
@@ -164,6 +170,15 @@ impl Report {
         self.unreleased.fetch_add(1, Ordering::Relaxed);
         self.metrics.unreleased(1.0);
         Unreleased(self)
+    }
+
+    /// The client ends before Redis answered a release of the lock `name`.
+    pub(crate) fn leaves(&self, name: &str) {
+        self.left.lock().push(name.to_owned());
+    }
+
+    pub(crate) fn left(&self) -> Vec<String> {
+        std::mem::take(&mut self.left.lock())
     }
 
     /// A subscription is down, until [`listens`](Self::listens).

@@ -356,3 +356,20 @@ fn i7_thousands_of_guards_that_were_dropped_are_released_at_the_end_of_the_clien
     drop(client);
     assert_eq!(look.block_on(server.keys()), Vec::<String>::new());
 }
+
+/// Nobody holds it, and the server may run its acquire later.
+#[tokio::test]
+async fn a_shutdown_reports_attempts_that_redis_has_not_taken_back() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url()).command_timeout(ms(300));
+    let client = builder.connect().await.unwrap();
+    let before = client.get_lock("before").lock().await.unwrap();
+    before.unlock().await.unwrap();
+    server.freeze();
+    let lock = client.get_lock("attempted");
+    let tried = soon(lock.try_lock(ms(10), Lease::Watchdog)).await;
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let report = soon(client.shutdown(Duration::ZERO)).await;
+    assert_eq!(report.unreleased, ["attempted"]);
+    server.resume();
+}

@@ -522,7 +522,15 @@ async fn a_client_hears_that_many_wait_unless_the_first_is_its_own() {
     assert_eq!(scene.vouch().await, (-2, 2), "one of them is dead");
     assert_eq!(scene.enqueue(&[&place(32)]).await, (-15, 1));
     assert_eq!(scene.vouch().await, (-15, 2));
+    for client in 1..4 {
+        scene.release(&place(client)).await;
+    }
+    assert_eq!(scene.vouch().await, (-2, 2), "some of them have left");
+    scene.enqueue(&[&place(0), "client-0:2"]).await;
+    scene.enqueue(&[&place(1)]).await;
+    assert_eq!(scene.vouch().await, (-15, 2));
     scene.release(&place(0)).await;
+    scene.release("client-0:2").await;
     assert_eq!(scene.vouch().await, (-9, 2), "the first is its own");
 }
 

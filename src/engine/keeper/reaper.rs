@@ -30,8 +30,29 @@ const GHOST: Duration = Duration::from_secs(60);
 /// The same while the client closes, from the first answer on.
 const GHOST_AT_END: Duration = Duration::from_millis(400);
 
+/// A release under way. If the client ends before it is answered, the report of the shutdown has its name.
+struct UnderWay<'a> {
+    keeper: &'a Keeper,
+    hold: &'a Hold,
+    answered: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.keeper.is_closing() {
+            let name = self.hold.kind.names().name();
+            self.keeper.core.report.leaves(name);
+        }
+    }
+}
+
 pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
+    let mut under_way = UnderWay {
+        keeper: &keeper,
+        hold: &hold,
+        answered: false,
+    };
     let (phase, lease_ends, owed_until) =
         hold.with(|state| (state.phase(), state.lease_ends(), state.owed_until()));
     if phase == Phase::Lost(LostReason::Expired) && !keeper.is_closing() {
@@ -45,6 +66,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         // of the release.
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
+        let answered = settled.is_ok();
         let now = core.now();
         let mut pause = delays.step();
         let done = match settled {
@@ -73,6 +95,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
         };
         if done {
+            under_way.answered = answered;
             return;
         }
         keeper.pause(pause).await;

@@ -85,6 +85,8 @@ struct Server {
     is_due: bool,
     /// How much its clock is off.
     offset: i64,
+    /// The largest that it has been.
+    furthest: i64,
 }
 
 #[expect(
@@ -159,6 +161,7 @@ impl World {
                 runnable: VecDeque::new(),
                 is_due: false,
                 offset: 0,
+                furthest: 0,
             })
             .collect();
         Self {
@@ -319,10 +322,12 @@ impl World {
         let wakers = {
             let mut state = self.state.lock();
             let wakers = state.cut(None, server);
-            let store = &mut state.servers[server].store;
-            store.restart();
+            let server = &mut state.servers[server];
+            server.store.restart();
             if loses_memory {
-                store.lose_data();
+                server.store.lose_data();
+                // Tokens grow over a loss only if the clock is not behind.
+                server.offset = server.furthest;
             }
             wakers
         };
@@ -346,7 +351,9 @@ impl World {
 
     /// The server's clock steps.
     pub fn step_clock(&self, server: usize, by_micros: i64) {
-        self.state.lock().servers[server].offset += by_micros;
+        let server = &mut self.state.lock().servers[server];
+        server.offset += by_micros;
+        server.furthest = server.furthest.max(server.offset);
     }
 
     /// How many commands ran, and what distinguishes this run from any other.

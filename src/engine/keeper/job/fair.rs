@@ -28,7 +28,8 @@ use crate::engine::hold::kind::Kind;
 use crate::names::Names;
 use crate::script::Reply;
 
-/// How often the client refreshes its places.
+/// How often the client refreshes its places. Each client's own period is a little shorter, so that those that began at the
+/// same moment do not stay together.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The pause before places are asked for again after a failure.
@@ -42,6 +43,7 @@ pub(super) struct QueuePlaces {
     lost: bool,
     /// The heartbeats of others wake the head (6).
     many_wait: bool,
+    random: fastrand::Rng,
 }
 
 struct PlacesCommand {
@@ -62,12 +64,13 @@ impl PlacesCommand {
 }
 
 impl QueuePlaces {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self {
             in_flight: None,
             next: Moment::NEVER,
             lost: false,
             many_wait: false,
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -157,7 +160,7 @@ impl QueuePlaces {
     fn send(&mut self, sent: PlacesCommand) {
         // The first poll sends it.
         let _ = sent.command.clone().now_or_never();
-        self.next = sent.since + PERIOD;
+        self.next = sent.since + PERIOD.mul_f64(0.9 + self.random.f64() / 10.0);
         self.in_flight = Some(sent);
     }
 

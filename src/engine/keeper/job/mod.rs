@@ -76,7 +76,7 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
     let mut job = NameJob {
         policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
         listening: Listening::new(&keeper, &names),
-        places: has_redis_queue.then(QueuePlaces::new),
+        places: has_redis_queue.then(|| QueuePlaces::new(fastrand::u64(..))),
         keeper,
         names,
         job,
@@ -171,6 +171,8 @@ impl NameJob {
             } => {
                 self.policy
                     .serve(head.number, head.request.kind.commands.rules().backoff);
+                let many_wait = self.places.as_ref().is_some_and(QueuePlaces::many_wait);
+                self.policy.leaves_polls(many_wait, now);
                 if at_once || self.is_time(collect_by).await {
                     self.try_for(&head);
                 }
@@ -414,8 +416,6 @@ impl NameJob {
     fn plan(&mut self, known: &LastAnswer) -> Moment {
         let listeners = self.at(|gate, _| gate.has_listeners());
         let (now, listening) = (self.now(), self.listening.is_live());
-        let many_wait = self.places.as_ref().is_some_and(QueuePlaces::many_wait);
-        self.policy.leaves_polls(many_wait);
         self.policy.next_try(now, known, listening, listeners)
     }
 

@@ -105,20 +105,21 @@ impl WaitPolicy {
 
     /// Plans looks at this client's own hold from now on, by the client's backoff.
     pub(super) fn watch(&mut self) {
-        if self.own.take().is_some() {
+        let longest = std::mem::replace(&mut self.longest, self.cap);
+        if self.own.take().is_some() || longest > self.cap {
             self.planned = None;
         }
     }
 
-    /// Whether the heartbeats of others do what a poll is for (4).
-    pub(super) fn leaves_polls(&mut self, to_others: bool) {
-        let longest = if to_others {
+    /// Whether the heartbeats of others do what a poll is for (4). Once they do not, what was left to them comes at once.
+    pub(super) fn leaves_polls(&mut self, to_others: bool, now: Moment) {
+        self.longest = if to_others {
             HARDLY.max(self.cap)
         } else {
             self.cap
         };
-        if std::mem::replace(&mut self.longest, longest) != longest {
-            self.planned = None;
+        if self.planned.is_some_and(|at| at > now + self.longest) {
+            self.planned = Some(now);
         }
     }
 
@@ -274,7 +275,7 @@ mod tests {
             policy.again();
             now.until(policy.next_try(now, known, listening, true))
         };
-        policy.leaves_polls(true);
+        policy.leaves_polls(true, now);
         let busy = LastAnswer::Busy(None);
         assert!(pause(&mut policy, &busy, true) >= HARDLY / 2);
         let until = now + Duration::from_secs(3);
@@ -284,9 +285,13 @@ mod tests {
         let failed = LastAnswer::Failed(Failure::no_reply());
         assert!(pause(&mut policy, &failed, true) <= OUTAGE);
         pause(&mut policy, &busy, true);
-        policy.leaves_polls(false);
-        assert!(policy.is_open(), "the plan was for many");
+        policy.leaves_polls(false, now);
+        assert_eq!(policy.next_try(now, &busy, true, true), now);
         assert!(pause(&mut policy, &busy, true) <= Duration::from_secs(1));
+        policy.leaves_polls(true, now);
+        pause(&mut policy, &busy, true);
+        policy.watch();
+        assert!(policy.next_try(now, &busy, true, true) <= now + Duration::from_secs(1));
     }
 
     #[test]
