@@ -61,6 +61,9 @@ const KINDS: [LockKind; 7] = [
 /// How many owners a crowd has.
 const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
 
+/// How many clients wait for one fair lock.
+const QUEUE: usize = 40;
+
 /// Round trips, in milliseconds.
 const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
 
@@ -209,6 +212,16 @@ impl Plan {
         } else {
             (owners, names, kinds)
         };
+        // So many clients that those behind the first leave the polls to heartbeats.
+        let is_queue = is_crowd && crowd == CROWDS[0] && kinds == [LockKind::Fair];
+        let (processes, owners) = if is_queue {
+            (QUEUE, 1)
+        } else {
+            (processes, owners)
+        };
+        let (links, drifts): (Vec<Link>, Vec<i64>) = (links, drifts);
+        let links = links.into_iter().cycle().take(processes).collect();
+        let drifts = drifts.into_iter().cycle().take(processes).collect();
         Self {
             seed,
             processes,

@@ -113,12 +113,13 @@ impl WaitPolicy {
 
     /// Whether the heartbeats of others do what a poll is for (4). Once they do not, what was left to them comes at once.
     pub(super) fn leaves_polls(&mut self, to_others: bool, now: Moment) {
-        self.longest = if to_others {
+        let longest = if to_others {
             HARDLY.max(self.cap)
         } else {
             self.cap
         };
-        if self.planned.is_some_and(|at| at > now + self.longest) {
+        let before = std::mem::replace(&mut self.longest, longest);
+        if before > longest && self.planned.is_some_and(|at| at > now + longest) {
             self.planned = Some(now);
         }
     }
@@ -292,6 +293,12 @@ mod tests {
         pause(&mut policy, &busy, true);
         policy.watch();
         assert!(policy.next_try(now, &busy, true, true) <= now + Duration::from_secs(1));
+        // The pace of a kind is not a poll's.
+        let own = Backoff::new().base(Duration::from_secs(4)).jitter(false);
+        policy.serve(1, Some(own.cap(Duration::from_secs(4))));
+        let next = policy.next_try(now, &busy, false, false);
+        policy.leaves_polls(false, now);
+        assert_eq!(policy.next_try(now, &busy, false, false), next);
     }
 
     #[test]
