@@ -331,6 +331,8 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
         }
         tokio::time::sleep(FLUSH_LOOK).await;
     }
+    // Each that is left notes its name as it is dropped.
+    tasks.releases.shutdown().await;
     mailbox.close();
     keeper.hub.close();
     // The process may end with this client. A log that is blocked must not delay that.
