@@ -321,8 +321,8 @@ fn move_one(call: &mut Call<'_>, source: &[u8], target: &[u8], from: End, to: En
         return Ok(Reply::Null);
     };
     to.push(call.db().open::<List>(target)?, element.clone());
-    call.notify('l', &from.event("pop"), source);
     call.notify('l', &to.event("push"), target);
+    call.notify('l', &from.event("pop"), source);
     call.tidy(source);
     Ok(Reply::Bulk(element))
 }
