@@ -81,6 +81,13 @@ local function rearrange(ids)
   end
 end
 
+-- Whether so many clients vouch that their heartbeats wake the head every moment. 'pass' is among them, and so are those
+-- whose waiters have left.
+local function many_wait()
+  local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
+  return clients - 1 > 32 and places > 32
+end
+
 local ahead, ids, new, waits, mixed = ARGV[3], { unpack(ARGV, 4) }, {}, false, false
 local client = client_of(ids[1])
 local field = call('HLEN', lock) == 1 and call('HGETALL', lock) or call('EXISTS', lock) == 1 and { 'mode' } or {}
@@ -112,7 +119,4 @@ if not done then
 end
 local first = redis.pcall('LINDEX', queue, '0')
 if type(first) == 'string' and client_of(first) == client then return { -9, #ids } end
-local MANY = 33 -- 32 clients, and 'pass'
--- Clients whose waiters have left are among those that vouch.
-local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
-return { math.min(clients, places + 1) > MANY and -15 or -2, #ids }
+return { many_wait() and -15 or -2, #ids }

@@ -108,7 +108,14 @@ local function head()
   return tend(nil, true)
 end
 
-local client, PASS, MANY = ARGV[3], 5000, 33 -- 32 clients, and 'pass'
+-- Whether so many clients vouch that their heartbeats wake the head every moment. 'pass' is among them, and so are those
+-- whose waiters have left.
+local function many_wait()
+  local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
+  return clients - 1 > 32 and places > 32
+end
+
+local client, PASS = ARGV[3], 5000
 if not arrival_of(client) then return -5 end
 
 -- Begins with a write that needs no memory: after it, Redis does not refuse the others for want of memory.
@@ -139,6 +146,4 @@ else
 end
 local woke = free and first and wake(first)
 if type(first) == 'string' and client_of(first) == client then return { -9, count } end
--- Clients whose waiters have left are among those that vouch.
-local clients, places = call('ZCOUNT', waiters, text(now), '(' .. ARRIVALS), call('ZCOUNT', waiters, ARRIVALS, '+inf')
-return { math.min(clients, places + 1) > MANY and type(woke) ~= 'table' and -15 or -2, count }
+return { type(woke) ~= 'table' and many_wait() and -15 or -2, count }

@@ -518,6 +518,15 @@ async fn a_client_hears_that_many_wait_unless_the_first_is_its_own() {
     assert_eq!(scene.vouch().await, (-2, 2), "32 clients");
     scene.enqueue(&[&place(31)]).await;
     assert_eq!(scene.vouch().await, (-15, 2), "33 clients");
+    let channels = async |which| {
+        scene
+            .server
+            .cmd(&["ACL", "SETUSER", "default", which])
+            .await
+    };
+    channels("resetchannels").await;
+    assert_eq!(scene.vouch().await, (-2, 2), "nobody can be woken");
+    channels("allchannels").await;
     scene.falls_silent("client-7").await;
     assert_eq!(scene.vouch().await, (-2, 2), "one of them is dead");
     assert_eq!(scene.enqueue(&[&place(32)]).await, (-15, 1));

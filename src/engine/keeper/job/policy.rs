@@ -1,7 +1,7 @@
 //! When the job of a name tries if it hears nothing. This is arithmetic, and takes time as a value.
 //!
 //! 1. A planned try is not put off, whatever happens meanwhile, until [`WaitPolicy::again`].
-//! 2. It comes no later than the backoff's cap, so that a missed wake-up costs a bounded delay.
+//! 2. It comes no later than the backoff's cap, but for (4), so that a missed wake-up costs a bounded delay.
 //! 3. It comes no later than just after the holder's lease, because an expiry wakes nobody.
 //! 4. With a subscription the poll is a safety net, and comes in the second half of the cap. Without one it is the only
 //!    way, and begins with the backoff's first delay. It is put off to [`HARDLY`] where the heartbeats of many clients do
