@@ -20,8 +20,10 @@ pinned() {
     sed -n 's|.*<redisson.version>\(.*\)</redisson.version>.*|\1|p' "$project/pom.xml" | grep "^$1\." | head -n 1
 }
 
+# Maven by itself waits half an hour for a server that says nothing.
 compile() {
-    mvn -q -B -f "$project/pom.xml" -Dredisson.version="$version" "$@" process-classes >&2 </dev/null
+    timeout 300 mvn -q -B -f "$project/pom.xml" -Dredisson.version="$version" -Dmaven.wagon.rto=30000 \
+        -Daether.connector.requestTimeout=30000 "$@" process-classes >&2 </dev/null
 }
 
 # The JVM reads the classes of an archive in half of the time, and each test starts a JVM. The archive has what this run
@@ -33,7 +35,7 @@ archive() {
         redis=$!
     fi
     mkfifo "$target/requests"
-    java $quick -XX:ArchiveClassesAtExit="$target/peer.jsa" -cp "$classes" watchlock.interop.Peer \
+    timeout 60 java $quick -XX:ArchiveClassesAtExit="$target/peer.jsa" -cp "$classes" watchlock.interop.Peer \
         <"$target/requests" 2>/dev/null | {
         exec 3>"$target/requests"
         for request in \
@@ -56,8 +58,8 @@ build() {
     fi
     rm -rf "$target"
     mkdir "$target"
-    # First with what is on the machine, then from the network.
-    compile -o 2>/dev/null || compile
+    # First with what is on the machine, then from the network; what was fetched stays.
+    compile -o 2>/dev/null || compile || compile || compile
     # No archive has classes of a folder.
     jar --create --file "$target/peer.jar" -C "$target/classes" .
     archive

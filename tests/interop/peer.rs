@@ -63,7 +63,7 @@ impl Java {
     }
 
     pub(crate) async fn try_call(&self, op: &str, fields: Value) -> Result<Answer, WorkerError> {
-        let reply = self.worker.request(op, fields).await;
+        let reply = self.worker.answer(op, fields).await;
         reply.outcome.map(|result| Answer {
             t_inv: reply.t_inv,
             t_ret: reply.t_ret,

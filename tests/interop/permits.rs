@@ -131,6 +131,12 @@ fn handle(answer: &Answer) -> String {
         .to_owned()
 }
 
+/// As many as a waiter of Java may ask for: in Redisson 3 one for several expirable permits sleeps through their message.
+fn of_a_waiter() -> u32 {
+    let version = std::env::var("INTEROP_REDISSON").unwrap_or_default();
+    if version.starts_with('3') { 1 } else { 2 }
+}
+
 async fn once<K: Kind>(of: &SemaphoreHandle<K>, permits: u32) -> Option<Permit> {
     let got = of.try_acquire_many(permits, Duration::ZERO, Lease::Watchdog);
     got.await.expect("a clean answer")
@@ -226,13 +232,14 @@ async fn a_release_of_rust_wakes_java_and_one_of_java_wakes_rust<K: Kind>() {
         held.release().await.unwrap();
         released
     };
-    let ((theirs, entered), released) = tokio::join!(two.java.acquire::<K>(NAME, 2), release);
+    let waits = two.java.acquire::<K>(NAME, of_a_waiter());
+    let ((theirs, entered), released) = tokio::join!(waits, release);
     let took_ms = entered.saturating_sub(released) / 1_000_000;
     assert!(took_ms < WOKEN_MS, "Java is in after {took_ms} ms");
 
     let waiter = tokio::spawn({
         let of = of.clone();
-        async move { (of.acquire_many(2).await.unwrap(), now_ns()) }
+        async move { (of.acquire_many(3).await.unwrap(), now_ns()) }
     });
     two.listens_for_permits().await;
     let released = two.java.release::<K>(NAME, &theirs).await;
@@ -267,8 +274,18 @@ async fn rust_takes_what_a_java_waiter_for_more_leaves<K: Kind>() {
         assert!(entered.saturating_sub(released) / 1_000_000 < WOKEN_MS);
         rest.release().await.unwrap();
         permit.release().await.unwrap();
+        // Redisson 3 may sleep beside three free permits: it needs a message for each.
+        loop {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if let Some(permit) = once(&of, 1).await {
+                permit.release().await.unwrap();
+            }
+        }
     };
-    let ((theirs, _), ()) = tokio::join!(two.java.acquire::<K>(NAME, 3), by_rust);
+    let (theirs, _) = tokio::select! {
+        theirs = two.java.acquire::<K>(NAME, 3) => theirs,
+        () = by_rust => unreachable!("it goes on"),
+    };
     two.java.release::<K>(NAME, &theirs).await;
     two.both_count::<K>(3).await;
 }
@@ -293,6 +310,11 @@ async fn java_gets_permits_beside_a_client_whose_tasks_take_turns<K: Kind>() {
         two.java.release::<K>(NAME, &theirs).await;
     }
     tasks.shutdown().await;
+    // Permits that a cancelled task had are given back behind its end.
+    eventually("all are free", LONG, async || {
+        of.available_permits().await.unwrap() == 2
+    })
+    .await;
     two.both_count::<K>(2).await;
 }
 
@@ -302,10 +324,11 @@ async fn added_permits_wake_the_waiters_of_the_other_side<K: Kind>() {
     two.java.set::<K>(NAME, 0).await;
     let add = async {
         two.listens_for_permits().await;
-        of.add_permits(2).await.unwrap();
+        of.add_permits(of_a_waiter().cast_signed()).await.unwrap();
         now_ns()
     };
-    let ((_, entered), added) = tokio::join!(two.java.acquire::<K>(NAME, 2), add);
+    let waits = two.java.acquire::<K>(NAME, of_a_waiter());
+    let ((_, entered), added) = tokio::join!(waits, add);
     assert!(entered.saturating_sub(added) / 1_000_000 < WOKEN_MS);
 
     let waiter = tokio::spawn(async move { of.acquire_many(2).await.unwrap() });
@@ -358,7 +381,7 @@ async fn rust_takes_the_permits_of_a_killed_java_when_their_lease_ends() {
         .rust
         .get_permit_expirable_semaphore(NAME)
         .with_permits(2);
-    drop(of.acquire().await.unwrap());
+    of.acquire().await.unwrap().release().await.unwrap();
     let asked = now_ns();
     two.java.acquire_for(NAME, 2, SHORT).await;
     two.java.kill();

@@ -32,6 +32,9 @@ use crate::controls::Flaw;
 use crate::process::{self, Leash};
 use router::{Lines, Router};
 
+/// A worker that answers later than this hangs; no call of a test takes half as long.
+pub const SILENCE: Duration = Duration::from_secs(180);
+
 /// A worker process; killed when dropped, or when the process that owns it dies.
 ///
 /// ```no_run
@@ -159,18 +162,31 @@ impl Worker {
         Call { id, answer }
     }
 
+    /// Sends a request and awaits its answer.
+    ///
+    /// # Panics
+    /// As [`Self::request`], and if there is no answer within [`SILENCE`].
+    ///
+    /// # Cancel safety
+    /// The request is sent when first polled, and goes on without the future.
+    pub async fn answer(&self, op: &str, fields: Value) -> Reply {
+        let asked = fields.to_string();
+        let answered = tokio::time::timeout(SILENCE, self.request(op, fields)).await;
+        answered.unwrap_or_else(|_| panic!("no answer to {op} {asked} within {SILENCE:?}"))
+    }
+
     /// Sends a request and awaits its result.
     ///
     /// # Errors
     /// What the worker answered, or kind `dead` if it ended before it answered.
     ///
     /// # Panics
-    /// As [`Self::request`].
+    /// As [`Self::answer`].
     ///
     /// # Cancel safety
     /// The request is sent when first polled, and goes on without the future.
     pub async fn call(&self, op: &str, fields: Value) -> Result<Value, WorkerError> {
-        self.request(op, fields).await.outcome
+        self.answer(op, fields).await.outcome
     }
 
     /// Sends a line as it is. Answers without one of our ids are [`Self::strays`].
