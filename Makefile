@@ -62,9 +62,9 @@ chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS,
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
-simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed (WATCH=COMMAND with its answers), QUORUM=1 is on the servers of a quorum, PERMITS=1 has semaphores, SHRINK=1 makes what fails smaller
+simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed (WATCH=COMMAND with its answers), QUORUM=1 is on the servers of a quorum, PERMITS=1 has semaphores, REPLICA=1 a replica that takes over, SHRINK=1 makes what fails smaller
 	@$(simulate) run --quiet --release --package watchlock-simulation --bin simulate -- \
-		$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),60)) $(if $(TRACE),--trace) $(if $(WATCH),--watch '$(WATCH)') $(if $(QUORUM),--quorum) $(if $(PERMITS),--permits) $(if $(SHRINK),--shrink) $(SMALLER)
+		$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),60)) $(if $(TRACE),--trace) $(if $(WATCH),--watch '$(WATCH)') $(if $(QUORUM),--quorum) $(if $(PERMITS),--permits) $(if $(REPLICA),--replica) $(if $(SHRINK),--shrink) $(SMALLER)
 
 simulate-controls: ## switches off one rule after the other: each must be found within 2 000 seeds (CONTROLS="parts of names")
 	@$(CARGO) run --quiet --release --package watchlock-simulation --bin controls -- $(CONTROLS)

@@ -260,12 +260,7 @@ fn tasks_belong_to_their_process() {
 #[test]
 fn a_type_name_has_one_meaning() {
     let house = House::read(&root().join("src"));
-    let mut repeated = house.repeated_names();
-    // What blocks is named as what waits.
-    for files in repeated.values_mut() {
-        files.retain(|file| !file.starts_with("blocking/"));
-    }
-    repeated.retain(|_, files| files.len() > 1);
+    let repeated = house.repeated_names();
     assert!(repeated.is_empty(), "more than one meaning: {repeated:#?}");
 }
 

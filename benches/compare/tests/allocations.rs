@@ -1,5 +1,6 @@
 //! Guard rail: what the caller's thread allocates for an uncontended pair, including redis-rs. The limits are today's
-//! numbers; if you raise one, say why.
+//! numbers; if you raise one, say why. Three of a pair are there for memory: a command allocates its large future when it
+//! is sent, and a gate is boxed. So what waits behind a silent server takes half as much.
 
 use allocation_counter::{AllocationInfo, measure};
 use tokio::runtime::{Builder, Runtime};
@@ -54,7 +55,7 @@ fn a_pair_allocates_little_and_leaves_nothing() {
     let info = counted(&runtime, async || {
         lock.lock().await.unwrap().unlock().await.unwrap();
     });
-    assert_at_most("lock and unlock", 18, &info);
+    assert_at_most("lock and unlock", 21, &info);
 }
 
 #[test]

@@ -79,7 +79,7 @@ trait Message: Send {
 impl Message for Encoded {
     async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
         if asking {
-            return Box::pin(asking_once(&route.lane, self)).await;
+            return asking_once(&route.lane, self).await;
         }
         once(&route.lane, self).await
     }
@@ -112,7 +112,7 @@ impl Message for Question {
         let sharded = lane.publish() == Publish::Sharded;
         let words = &self.words[usize::from(sharded)];
         let sent_at = lane.now();
-        let value = Box::pin(read_once(lane, words.cmd(), asking)).await?;
+        let value = read_once(lane, words.cmd(), asking).await?;
         if let Some(answer) = self.answer.take() {
             let _ = answer.send(value);
         }
@@ -136,10 +136,10 @@ fn send(
     timer: CommandTimer,
 ) -> impl Future<Output = CommandResult> + Send {
     async move {
-        let result = match message.sent_on(&route, false).await {
+        // Boxed, so that a command that waits for a place of its lane needs little memory.
+        let result = match Box::pin(message.sent_on(&route, false)).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
-            // Boxed because it is rare, and each command in flight allocates the size of this future.
             Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
         };
         timer.ended(|| outcome_of(&result));
@@ -226,7 +226,7 @@ impl Pending {
         let timer = fleet.config.metrics.command("batch");
         let sending = async move {
             let sent_at = on.now();
-            let answers = all_once(&on, calls).await?;
+            let answers = Box::pin(all_once(&on, calls)).await?;
             timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);

@@ -133,16 +133,11 @@ fn begin_measured(
 ) -> impl Future<Output = Result<FirstStep<'_>, Error>> + Send {
     let (metrics, since) = (request.kind.metrics.clone(), request.since);
     let entered = if request.rounds > 0 { "waited" } else { "free" };
-    let begun = begin(core, request);
-    async move {
-        let first = begun.await;
-        match &first {
-            Ok(FirstStep::In(_)) => is_over(core, &metrics, since, entered),
-            Ok(FirstStep::Asked(..)) => {}
-            Err(_) => is_over(core, &metrics, since, "failed"),
-        }
-        first
-    }
+    begin(core, request).inspect(move |first| match first {
+        Ok(FirstStep::In(_)) => is_over(core, &metrics, since, entered),
+        Ok(FirstStep::Asked(..)) => {}
+        Err(_) => is_over(core, &metrics, since, "failed"),
+    })
 }
 
 /// Reports the end of an acquire to metrics, and to its span.
@@ -188,7 +183,9 @@ fn begin(
             ticket,
             waits: Waits::default(),
         };
-        let queued = match waiting.pass_gate(&fleet, now)? {
+        let arrived = waiting.pass_gate(&fleet, now)?;
+        drop(fleet);
+        let queued = match arrived {
             (Arrival::First(pending), Some(hold)) => {
                 waiting.first_try(&hold, pending).await;
                 !waiting.ticket.is_decided()

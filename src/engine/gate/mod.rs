@@ -593,7 +593,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 }
 
-type Shard = Mutex<ByNames<Gate<Pending>>>;
+type Shard = Mutex<ByNames<Box<Gate<Pending>>>>;
 
 /// All gates of a client, by name. A gate exists for as long as it is used.
 pub(crate) struct Gates {
@@ -607,7 +607,7 @@ const SHARDS: u64 = 32;
 const LEAST: usize = 64;
 
 /// Gives memory back when far fewer gates are left than there were. Each time takes as long as the removals before it.
-fn shrink(gates: &mut ByNames<Gate<Pending>>) {
+fn shrink(gates: &mut ByNames<Box<Gate<Pending>>>) {
     if gates.len() < gates.capacity() / 8 && gates.capacity() > LEAST {
         gates.shrink_to(gates.len() * 2);
     }
@@ -647,7 +647,7 @@ impl Gates {
         let mut gate = Gate::default();
         let result = change(&mut gate);
         if !gate.is_unused() {
-            gates.insert(Arc::clone(names), gate);
+            gates.insert(Arc::clone(names), Box::new(gate));
         }
         result
     }
@@ -672,7 +672,7 @@ impl Gates {
     /// Lets `look` see every gate there is.
     pub(crate) fn for_each(&self, mut look: impl FnMut(&Gate<Pending>)) {
         for shard in &self.shards {
-            shard.lock().values().for_each(&mut look);
+            shard.lock().values().for_each(|gate| look(gate));
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use watchlock_support::history::{Nanos, Record, Scope};
 
 use crate::plan::{Plan, Weather};
-use crate::run::Members;
+use crate::run::{LONGEST_LEASE, Members};
 use crate::story::Story;
 use crate::world::{Link, World};
 
@@ -48,6 +48,9 @@ enum Fault {
     Force(usize),
     /// A client ends in order, after so long at most, and another one takes its place.
     Shutdown(Duration),
+    /// The replica takes the server's place; or hears nothing of it for a while.
+    FailOver,
+    StallReplica(Duration),
 }
 
 fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
@@ -61,6 +64,14 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
     ][rng.usize(..4)];
     let (mute, deaf) = [(true, true), (true, false), (false, true)][rng.usize(..3)];
     let (forwards, name) = (rng.bool(), rng.usize(..plan.names));
+    let is_alone = plan.servers == 1 && plan.replica.is_none();
+    if plan.replica.is_some() && rng.u32(..4) == 0 {
+        return if rng.bool() {
+            Fault::FailOver
+        } else {
+            Fault::StallReplica(long)
+        };
+    }
     match rng.u32(..44) {
         5 => Fault::CutAll,
         6..11 => Fault::Silent { mute, deaf },
@@ -74,15 +85,16 @@ fn draw(rng: &mut Rng, plan: &Plan) -> Fault {
         32 => Fault::Restart {
             loses_memory: false,
         },
+        // A replica that takes over afterwards would undo it, as it does a deletion.
         33 => Fault::Restart {
-            loses_memory: rng.u32(..4) == 0,
+            loses_memory: rng.u32(..4) == 0 && plan.replica.is_none(),
         },
         34..36 => Fault::Refuses(refusal, long),
         36 => Fault::ForgetScripts,
         37 => Fault::Clock(slow, forwards),
         // A hold of a quorum outlives it: repair takes the servers back.
-        38 if plan.servers == 1 => Fault::Delete(name),
-        40..42 if plan.servers == 1 => Fault::Force(name),
+        38 if is_alone => Fault::Delete(name),
+        40..42 if is_alone => Fault::Force(name),
         42..44 => Fault::Shutdown(if rng.bool() { long } else { Duration::ZERO }),
         _ => Fault::Cut,
     }
@@ -187,6 +199,11 @@ async fn inflict(
         // It disturbs nobody else, and its own are served to the end.
         Fault::Shutdown(span) => return members.shut_down(process, span).await,
         Fault::Force(name) => return strike.forces(name).await,
+        Fault::FailOver => {
+            world.fail_over(server);
+            // A release that the replica lacks is undone: the lock is taken until the lease ends.
+            return strike.ends(Scope::All, nanos(LONGEST_LEASE));
+        }
         fault => {
             strike.server(fault).await;
             return strike.ends(Scope::All, 0);
@@ -210,6 +227,10 @@ impl Strike<'_> {
                 if loses_memory && !self.members.is_quorum() {
                     self.deleted(None);
                 }
+            }
+            Fault::StallReplica(span) => {
+                world.stall_replica(server, span);
+                sleep(span).await;
             }
             Fault::Refuses(refusal, span) => {
                 refuse(world, server, refusal, true);

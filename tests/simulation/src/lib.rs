@@ -8,6 +8,7 @@ mod guard;
 mod locks;
 mod owner;
 mod plan;
+mod replica;
 mod run;
 mod shrink;
 mod story;

@@ -1,5 +1,5 @@
 //! Runs seeds, and prints what they found: `simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND]
-//! [--quorum] [--permits] [--until-failed] [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,…]`. A trace
+//! [--quorum] [--permits] [--replica] [--until-failed] [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,…]`. A trace
 //! shows what a watched command, such as `LRANGE queue 0 -1`, answers each time that its answer has changed. With `--shrink`
 //! a plan that fails is made smaller; the last five options are what it prints, and run the smaller plan.
 
@@ -25,6 +25,7 @@ struct Wanted {
     watched: Option<String>,
     quorum: bool,
     permits: bool,
+    replica: bool,
     /// Ends with the first seed that fails.
     until_failed: bool,
     shrink: bool,
@@ -44,6 +45,7 @@ impl Wanted {
             watched: None,
             quorum: false,
             permits: false,
+            replica: false,
             until_failed: false,
             shrink: false,
             changes: Vec::new(),
@@ -61,6 +63,7 @@ impl Wanted {
                 "--watch" => wanted.watched = Some(args.next()?),
                 "--quorum" => wanted.quorum = true,
                 "--permits" => wanted.permits = true,
+                "--replica" => wanted.replica = true,
                 "--until-failed" => wanted.until_failed = true,
                 "--shrink" => wanted.shrink = true,
                 option => wanted.changes.push(change(option, &args.next()?)?),
@@ -74,6 +77,8 @@ impl Wanted {
             Plan::of_quorum(seed)
         } else if self.permits {
             Plan::of_permits(seed)
+        } else if self.replica {
+            Plan::of_replica(seed)
         } else {
             Plan::of(seed)
         };
@@ -103,7 +108,7 @@ fn change(option: &str, value: &str) -> Option<Change> {
 fn main() -> ExitCode {
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
         eprintln!(
-            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--permits] [--until-failed] \
+            "simulate [--seeds FROM..UNTIL] [--seconds N] [--trace] [--watch COMMAND] [--quorum] [--permits] [--replica] [--until-failed] \
              [--shrink] [--processes N] [--owners N] [--names N] [--sections N] [--skip FAULT,...]"
         );
         return ExitCode::from(2);

@@ -44,6 +44,8 @@ pub struct Plan {
     pub is_crowd: bool,
     /// How many permits each semaphore has.
     pub permits: u32,
+    /// How far the server's replica is behind, which must acknowledge what clients get; none: there is no replica.
+    pub replica: Option<Micros>,
     /// The faults that are left out, by their numbers.
     pub skipped: Vec<usize>,
 }
@@ -63,6 +65,9 @@ const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
 
 /// How many clients wait for one fair lock.
 const QUEUE: usize = 40;
+
+/// How far replicas are behind.
+const LAGS: [Micros; 5] = [200, 1_000, 1_000, 5_000, 20_000];
 
 /// Round trips, in milliseconds.
 const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
@@ -99,6 +104,18 @@ impl Plan {
         plan
     }
 
+    /// What it stands for on a server with a replica.
+    #[must_use]
+    pub fn of_replica(seed: u64) -> Self {
+        let mut plan = if seed.is_multiple_of(4) {
+            Self::of_permits(seed)
+        } else {
+            Self::of(seed)
+        };
+        plan.replica = Some(LAGS[usize::try_from(seed % 5).unwrap_or(0)]);
+        plan
+    }
+
     /// Whether every name is a semaphore.
     pub(crate) fn is_of_permits(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_counted())
@@ -112,6 +129,7 @@ impl Plan {
     /// How a plan that was made smaller differs from that of its seed, as options of `simulate`.
     fn smaller(&self) -> String {
         let whole = match self.servers {
+            1 if self.replica.is_some() => Self::of_replica(self.seed),
             1 if self.is_of_permits() => Self::of_permits(self.seed),
             1 => Self::of(self.seed),
             _ => Self::of_quorum(self.seed),
@@ -137,6 +155,7 @@ impl Plan {
     #[must_use]
     pub fn again(&self) -> String {
         let of = match self.servers {
+            1 if self.replica.is_some() => " REPLICA=1",
             1 if self.is_of_permits() => " PERMITS=1",
             1 => "",
             _ => " QUORUM=1",
@@ -239,6 +258,7 @@ impl Plan {
             several: several && !is_crowd,
             is_crowd,
             permits: 1,
+            replica: None,
             skipped: Vec::new(),
         }
     }

@@ -27,7 +27,10 @@ use crate::world::World;
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The longest lease that anybody takes.
-const LONGEST_LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30);
+
+/// How long a replica may take to acknowledge.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
 
 /// How long all owners have to end once there are no more faults.
 const TO_END: Duration = Duration::from_secs(600);
@@ -183,7 +186,8 @@ impl Members {
 
     /// What is kept of a client that has ended, though it says that it is not. One server speaks for itself.
     fn kept(&self, client: u32, id: &str, report: &ShutdownReport) -> Option<String> {
-        if self.is_quorum() {
+        // A release waits for no replica, so one that took over may lack it until the lease ends.
+        if self.is_quorum() || self.inner.world.has_failed_over(0, LONGEST_LEASE) {
             return None;
         }
         let left = self.inner.story.left_to_their_leases(client);
@@ -263,6 +267,10 @@ async fn connected(plan: Arc<Plan>) -> AnyClient {
         let builder = Client::builder("redis://server:1/")
             .watchdog_lease(plan.watchdog_lease)
             .command_timeout(plan.command_timeout);
+        let builder = match plan.replica {
+            Some(_) => builder.acknowledged_by(1, ACKNOWLEDGED_WITHIN),
+            None => builder,
+        };
         return AnyClient::One(builder.connect_lazy().expect("the settings are right"));
     }
     loop {
@@ -294,6 +302,9 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
         for server in 0..plan.servers {
             world.set_link(process, server, *link);
         }
+    }
+    if let Some(lag) = plan.replica {
+        world.replicate(0, lag);
     }
     if plan.servers > 1 {
         // A server that has just started has no vote.
@@ -350,8 +361,9 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     let (commands, trace) = world.ran();
     let (sections, simulated) = (story.sections(), begun.elapsed());
     let a_second = A_SECOND + OF_SPIN_LOCKS * u64::from(plan.kinds.contains(&LockKind::Spin));
-    let most = plan.servers as u64
-        * (A_SECTION * sections as u64 + a_second * simulated.as_secs() + a_second);
+    // Behind what a replica must acknowledge there is a `WAIT`.
+    let each = plan.servers as u64 * if plan.replica.is_some() { 2 } else { 1 };
+    let most = each * (A_SECTION * sections as u64 + a_second * simulated.as_secs() + a_second);
     if commands > most {
         violations.push(format!("{commands} commands, {most} at most"));
     }
@@ -507,7 +519,9 @@ fn settings(plan: &Plan) -> Settings {
         .iter()
         .map(|link| link.up + link.down + 2 * link.jitter)
         .max();
-    let round_trip = Duration::from_micros(furthest.unwrap_or(0));
+    // What a replica must acknowledge is behind what it was sent before, and waits for the batch before it.
+    let acknowledged = 6 * plan.replica.unwrap_or(0);
+    let round_trip = Duration::from_micros(furthest.unwrap_or(0) + acknowledged);
     Settings {
         watchdog_lease: plan.watchdog_lease,
         command_timeout: plan.command_timeout,

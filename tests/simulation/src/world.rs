@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use watchlock::__simulation::HostStream as Stream;
 use watchlock_test::core::{SessionId, Store};
 
+use crate::replica::{Due, Replica};
 use crate::trace::Trace;
 
 /// Microseconds since the world began.
@@ -87,6 +88,11 @@ struct Server {
     offset: i64,
     /// The largest that it has been.
     furthest: i64,
+    /// How often its data may have changed.
+    changes: u64,
+    replica: Option<Replica>,
+    /// The connections whose `WAIT` has no answer yet.
+    waiting: Vec<u64>,
 }
 
 #[expect(
@@ -113,6 +119,10 @@ struct Connection {
     /// Nothing of the server arrives behind the next piece.
     last_piece: bool,
     is_runnable: bool,
+    /// How often the server's data had changed after its last command.
+    changes: u64,
+    /// Until when its `WAIT` waits for the replica.
+    waits_until: Option<Micros>,
     /// What waits for the end of a hole, in each direction.
     held_up: Vec<Vec<u8>>,
     held_down: Vec<Vec<u8>>,
@@ -145,6 +155,11 @@ enum What {
     Runs(usize),
     /// The systems of both ends find out that nothing passes.
     TimesOut(u64),
+    /// What a server sent, in this term, reaches its replica; and the server knows that.
+    Replicated(usize, u64),
+    Acknowledged(usize, u64),
+    /// A `WAIT` on a server has taken its time.
+    WaitEnds(usize),
 }
 
 impl World {
@@ -162,6 +177,9 @@ impl World {
                 is_due: false,
                 offset: 0,
                 furthest: 0,
+                changes: 0,
+                replica: None,
+                waiting: Vec::new(),
             })
             .collect();
         Self {
@@ -326,6 +344,7 @@ impl World {
             server.store.restart();
             if loses_memory {
                 server.store.lose_data();
+                server.changes += 1;
                 // Tokens grow over a loss only if the clock is not behind.
                 server.offset = server.furthest;
             }
@@ -335,6 +354,48 @@ impl World {
         self.changed.notify_one();
     }
 
+    /// The server has a replica from now on, which is behind by so much, and again as much until the server knows what it has.
+    pub fn replicate(&self, server: usize, lag: Micros) {
+        let server = &mut self.state.lock().servers[server];
+        server.store.set_replicas(1);
+        server.replica = Some(Replica::new(lag));
+    }
+
+    /// The replica hears nothing of the server for so long.
+    pub fn stall_replica(&self, server: usize, span: Duration) {
+        let until = self.now() + micros(span);
+        if let Some(replica) = &mut self.state.lock().servers[server].replica {
+            replica.stall(until);
+        }
+    }
+
+    /// The replica takes the server's place, and what it lacks is gone. All connections are cut.
+    pub fn fail_over(&self, server: usize) {
+        let now = self.now();
+        let wakers = {
+            let mut state = self.state.lock();
+            let wakers = state.cut(None, server);
+            let of = &mut state.servers[server];
+            of.store.restart();
+            if let Some(replica) = &mut of.replica {
+                replica.take_over(&mut of.store, now);
+            }
+            of.changes += 1;
+            state.replicate(server, now);
+            wakers
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.changed.notify_one();
+    }
+
+    /// Whether a replica has taken a server's place within so long.
+    pub fn has_failed_over(&self, server: usize, within: Duration) -> bool {
+        let since = self.now().saturating_sub(micros(within));
+        let replica = &self.state.lock().servers[server].replica;
+        let at = replica.as_ref().and_then(Replica::took_over_at);
+        at.is_some_and(|at| at >= since)
+    }
+
     /// Works on a server's data.
     pub fn at<T>(&self, server: usize, work: impl FnOnce(&mut Store) -> T) -> T {
         let now = self.now();
@@ -342,6 +403,8 @@ impl World {
             let mut state = self.state.lock();
             state.servers[server].set_time(now);
             let done = work(&mut state.servers[server].store);
+            state.servers[server].changes += 1;
+            state.replicate(server, now);
             state.send_outputs(server, now);
             done
         };
@@ -435,6 +498,8 @@ impl State {
                 deaf: false,
                 last_piece: false,
                 is_runnable: false,
+                changes: 0,
+                waits_until: None,
                 held_up: Vec::new(),
                 held_down: Vec::new(),
             },
@@ -558,6 +623,20 @@ impl State {
             }
             What::Runs(server) => self.run_command(server, at),
             What::TimesOut(number) => self.reset(number, wakers),
+            What::Replicated(server, term) => {
+                let replica = self.servers[server].replica.as_mut();
+                if let Some(due) = replica.and_then(|replica| replica.arrived(term, at)) {
+                    self.at(due.at, What::Acknowledged(server, due.term));
+                }
+            }
+            What::Acknowledged(server, term) => {
+                if let Some(replica) = &mut self.servers[server].replica {
+                    replica.acknowledges(term);
+                }
+                self.replicate(server, at);
+                self.looks_at_waits(server, at);
+            }
+            What::WaitEnds(server) => self.looks_at_waits(server, at),
             What::Delivered(number, bytes) => {
                 let Some(connection) = self.connections.get_mut(&number) else {
                     return;
@@ -637,6 +716,9 @@ impl State {
                     continue;
                 }
             };
+            if self.waits(index, number, session, at) {
+                continue;
+            }
             let server = &mut self.servers[index];
             server.set_time(at);
             let Some(ran) = server.store.run_next(session) else {
@@ -646,15 +728,82 @@ impl State {
                 }
                 continue;
             };
+            if ran.command == "wait" && server.replica.is_some() {
+                server.store.set_replicas(1);
+            }
             self.commands += 1;
+            server.changes += 1;
+            if let Some(connection) = self.connections.get_mut(&number) {
+                connection.changes = server.changes;
+            }
             self.trace.watch(at, index, &mut server.store);
             let cost = COMMAND + CALL * Micros::try_from(ran.calls).unwrap_or(0);
             server.busy_until = at + cost;
             break;
         }
+        self.replicate(index, at);
         self.send_outputs(index, at);
         let busy_until = self.servers[index].busy_until;
         self.wake_server(index, busy_until);
+    }
+
+    /// Sends what a replica lacks.
+    fn replicate(&mut self, index: usize, at: Micros) {
+        let server = &mut self.servers[index];
+        let Some(replica) = &mut server.replica else {
+            return;
+        };
+        if let Some(Due { at, term }) = replica.send(&server.store, server.changes, at) {
+            self.at(at, What::Replicated(index, term));
+        }
+    }
+
+    /// Whether the next command of a connection is a `WAIT` that has no answer yet. The store itself answers at once, with
+    /// the number of replicas that it is said to have.
+    fn waits(&mut self, index: usize, number: u64, session: SessionId, at: Micros) -> bool {
+        let server = &mut self.servers[index];
+        let (Some(replica), Some(connection)) =
+            (&server.replica, self.connections.get_mut(&number))
+        else {
+            return false;
+        };
+        let next = server.store.next_command(session).unwrap_or_default();
+        if !next
+            .first()
+            .is_some_and(|word| word.eq_ignore_ascii_case(b"WAIT"))
+        {
+            return false;
+        }
+        let has_all = replica.has(connection.changes);
+        let is_new = connection.waits_until.is_none();
+        let limit_ms = || {
+            std::str::from_utf8(next.get(2)?)
+                .ok()?
+                .parse::<Micros>()
+                .ok()
+        };
+        let until = *connection
+            .waits_until
+            .get_or_insert_with(|| at + 1_000 * limit_ms().unwrap_or(0));
+        if has_all || until <= at {
+            connection.waits_until = None;
+            server.store.set_replicas(usize::from(has_all));
+            return false;
+        }
+        server.runnable.pop_front();
+        server.waiting.push(number);
+        if is_new {
+            self.at(until, What::WaitEnds(index));
+        }
+        true
+    }
+
+    /// Those whose `WAIT` waits look again.
+    fn looks_at_waits(&mut self, index: usize, at: Micros) {
+        let server = &mut self.servers[index];
+        let waiting = std::mem::take(&mut server.waiting);
+        server.runnable.extend(waiting);
+        self.wake_server(index, at);
     }
 
     /// Puts on the way what a server has to send.

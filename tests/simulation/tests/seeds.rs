@@ -1,6 +1,5 @@
-//! Seeds that run in each `make test`: 0 to 199 on one server 0 to 49 on the servers of a quorum and of semaphores, each
-//! for at most
-//! `SIMULATION_SECONDS` (20), and some twice. `make simulate` runs others.
+//! Seeds that run in each `make test`: 0 to 199 on one server, 0 to 49 on the servers of a quorum, of semaphores and on a
+//! server with a replica, each for at most `SIMULATION_SECONDS` (20), and some twice. `make simulate` runs others.
 
 use std::time::{Duration, Instant};
 
@@ -46,6 +45,11 @@ fn nothing_is_violated_by_a_quorum() {
 #[test]
 fn nothing_is_violated_by_semaphores() {
     all_fine((0..50).map(Plan::of_permits));
+}
+
+#[test]
+fn nothing_that_a_replica_acknowledged_is_lost_when_it_takes_over() {
+    all_fine((0..50).map(Plan::of_replica));
 }
 
 fn all_fine(plans: impl Iterator<Item = Plan>) {

@@ -1,4 +1,4 @@
-//! (l) In the field: crowds of names, freezes, near and far clients, long queues, the end of a client.
+//! (l) In the field: crowds of names, freezes, near and far clients, long queues, the end of a client, floods of messages.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use watchlock_support::proxy::Proxy;
 use crate::bench::Bench;
 use crate::load::contended::{Contended, Section, Work};
 use crate::load::ending::Ending;
+use crate::load::flood::Flood;
 use crate::load::names::Names;
 use crate::load::queue::Queue;
 use crate::load::{Job, Load};
@@ -29,6 +30,7 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
     near_and_far(bench, findings);
     queues(bench, findings);
     endings(bench, findings);
+    floods(bench, findings);
 }
 
 fn answer<T: serde::de::DeserializeOwned>(
@@ -99,12 +101,13 @@ fn frozen(bench: &Bench, findings: &mut Findings) {
     let mut table = Table::new(
         "The same while the server does not answer for 5 s",
         "Seconds: from when it answers again until all are done. Bytes: of the process, for each task, its own \
-         memory included, while the server is silent.",
+         memory included, while the server is silent. The floor's tasks fail after half a second, the default of \
+         redis-rs; what they took stays with the process.",
     );
     let columns = ["seconds", "scripts a name", "bytes a task", "failed"];
     table.columns(columns.map(str::to_owned));
     for &tasks in bench.plan.some(FROZEN, 1) {
-        for who in bench.roster.those(|info| info.role == Role::Ours) {
+        for who in both(bench) {
             let freeze = true;
             let job = bench.job(who, Load::Names { tasks, freeze }, Duration::ZERO);
             let Some(names) = answer::<Names>(bench, "names behind a freeze", who, job) else {
@@ -118,7 +121,7 @@ fn frozen(bench: &Bench, findings: &mut Findings) {
             ];
             let row = format!("{}, {}", who.info.name, figure(tasks as f64));
             table.row(&row, cells.map(Some));
-            if tasks >= 10_000 {
+            if tasks >= 10_000 && who.info.role == Role::Ours {
                 let bytes = Some(names.bytes_a_task);
                 let what = "behind a freeze: bytes a task";
                 findings.targets.push(Target::at_most(what, 2048.0, bytes));
@@ -233,6 +236,38 @@ fn endings(bench: &Bench, findings: &mut Findings) {
                 ]);
             }
         }
+    }
+    findings.tables.push(table);
+}
+
+fn floods(bench: &Bench, findings: &mut Findings) {
+    let mut table = Table::new(
+        "A flood of messages on the channel of a lock for which a task waits",
+        "The client holds 100 locks with a lease of 30 s meanwhile. A renewal on time keeps each TTL above 20 s. Memory: \
+         by how much that of the client grew, after the first 5 s.",
+    );
+    let columns = ["messages/s", "shortest TTL, ms", "gone", "memory, KiB"];
+    table.columns(columns.map(str::to_owned));
+    let window = bench.plan.window(25_000, 12_000);
+    for who in bench.roster.those(|info| info.role == Role::Ours) {
+        let job = bench.job(who, Load::Flood, window);
+        let flood = answer::<Option<Flood>>(bench, "flood", who, job);
+        let Some(flood) = flood.flatten() else {
+            continue;
+        };
+        let grown = flood.grown_bytes as f64 / 1024.0;
+        let cells = [
+            figure(flood.messages_per_second),
+            flood.min_ttl_ms.to_string(),
+            flood.gone.to_string(),
+            figure(grown),
+        ];
+        table.row(&who.info.name, cells.map(Some));
+        let ttl = Some(flood.min_ttl_ms as f64);
+        findings.targets.extend([
+            Target::at_least("a flood of messages: shortest TTL, ms", 17_000.0, ttl),
+            Target::at_most("a flood of messages: memory, KiB", 1_024.0, Some(grown)),
+        ]);
     }
     findings.tables.push(table);
 }

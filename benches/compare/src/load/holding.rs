@@ -101,15 +101,15 @@ pub(super) async fn take<L: LockUnderTest>(lock: &L, holds: usize) -> Result<Vec
     Ok(all)
 }
 
-struct Watched {
-    min_ttl_ms: i64,
-    gone: usize,
+pub(super) struct Watched {
+    pub(super) min_ttl_ms: i64,
+    pub(super) gone: usize,
     /// CPU time of the looks themselves.
-    cpu_ns: u64,
+    pub(super) cpu_ns: u64,
 }
 
 /// Looks at the TTLs of a few keys again and again, on the calling thread.
-fn watch(url: &str, holds: usize, window: Duration) -> Result<Watched> {
+pub(super) fn watch(url: &str, holds: usize, window: Duration) -> Result<Watched> {
     let cpu = thread_cpu_ns();
     let mut connection = redis::Client::open(url)?.get_connection()?;
     let end = Instant::now() + window;

@@ -8,6 +8,7 @@ pub(crate) mod beside;
 pub(crate) mod contended;
 pub(crate) mod crowd;
 pub(crate) mod ending;
+pub(crate) mod flood;
 pub(crate) mod holding;
 pub(crate) mod idle;
 pub(crate) mod names;
@@ -86,6 +87,8 @@ pub(crate) enum Load {
     Queue { clients: usize },
     /// The end of a client that holds locks.
     Ending { holds: usize },
+    /// Very many messages on the channel of a name for which a task waits.
+    Flood,
     /// A client that holds nothing.
     Idle,
 }
@@ -140,6 +143,7 @@ async fn measure<L: LockUnderTest>(job: &Job) -> Result<String> {
             json(&queue::run(&lock, &job.url, job.setup, clients, window).await?)
         }
         Load::Ending { holds } => json(&ending::run(&lock, &job.url, holds).await?),
+        Load::Flood => json(&flood::run(&lock, &job.url, window).await?),
         Load::Idle => json(&idle::run(window).await),
     }
 }

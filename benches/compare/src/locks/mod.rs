@@ -4,7 +4,7 @@ mod floor;
 mod kinds;
 mod majority;
 mod raw;
-mod script;
+pub(crate) mod script;
 mod watchlock;
 
 use std::any::Any;

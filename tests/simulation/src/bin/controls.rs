@@ -18,8 +18,8 @@ struct Control {
     file: &'static str,
     text: &'static str,
     instead: &'static str,
-    /// Runs seeds of semaphores.
-    permits: bool,
+    /// The option of `simulate` for other seeds: of semaphores, or on a server with a replica.
+    world: Option<&'static str>,
 }
 
 const fn control(
@@ -33,7 +33,7 @@ const fn control(
         file,
         text,
         instead,
-        permits: false,
+        world: None,
     }
 }
 
@@ -44,12 +44,21 @@ const fn of_permits(
     instead: &'static str,
 ) -> Control {
     Control {
-        permits: true,
+        world: Some("--permits"),
         ..control(name, file, text, instead)
     }
 }
 
-const CONTROLS: [Control; 32] = [
+const CONTROLS: [Control; 33] = [
+    Control {
+        world: Some("--replica"),
+        ..control(
+            "what the replica has not acknowledged is not granted",
+            "src/backend/command/acknowledge.rs",
+            "if got >= self.acks.wanted {\n            return Ok(());",
+            "if true {\n            return Ok(());",
+        )
+    },
     control(
         "a busy lock is not granted",
         "lua/lock/acquire.lua",
@@ -285,14 +294,14 @@ impl Control {
             return Err(format!("its text stands {count} times in {}", self.file).into());
         }
         fs::write(&file, sources.replace(self.text, self.instead))?;
-        let found = look(&tree, self.permits);
+        let found = look(&tree, self.world);
         fs::write(&file, sources)?;
         found
     }
 }
 
 /// Builds the simulation in this tree, and runs seeds until one fails.
-fn look(tree: &Path, permits: bool) -> Result<Option<String>> {
+fn look(tree: &Path, world: Option<&str>) -> Result<Option<String>> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let built = Command::new(cargo)
         .args([
@@ -314,7 +323,7 @@ fn look(tree: &Path, permits: bool) -> Result<Option<String>> {
     }
     let ran = Command::new(tree.with_file_name("build").join("release/simulate"))
         .args(["--seeds", &format!("0..{SEEDS}"), "--until-failed"])
-        .args(permits.then_some("--permits"))
+        .args(world)
         .stdin(Stdio::null())
         .output()?;
     let said = String::from_utf8_lossy(&ran.stdout);
