@@ -15,7 +15,7 @@ use crate::server::Counters;
 use crate::usage::resident_bytes;
 
 /// How long the server does not answer.
-const FREEZE: Duration = Duration::from_secs(5);
+const FREEZE: Duration = Duration::from_secs(10);
 
 /// What it took until each task had locked and unlocked its name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
