@@ -107,22 +107,10 @@ pub use redis;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/porting-from-redisson.md")]
-struct PortingGuide;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/configuration.md")]
-struct Configuration;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/deployments.md")]
-struct Deployments;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/fencing.md")]
-struct Fencing;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/recipes.md")]
-struct Recipes;
-#[cfg(doctest)]
 #[doc = include_str!("../docs/quorum.md")]
-struct QuorumDocs;
+mod documents {}

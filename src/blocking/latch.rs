@@ -8,46 +8,26 @@ use crate::lock::CountDownLatch;
 
 impl Blocking<CountDownLatch> {
     /// As [`CountDownLatch::try_set_count`](crate::CountDownLatch::try_set_count).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_set_count(&self, count: u32) -> Result<bool, Error> {
         wait(self.0.try_set_count(count))
     }
 
     /// As [`CountDownLatch::count_down`](crate::CountDownLatch::count_down).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn count_down(&self) -> Result<u64, Error> {
         wait(self.0.count_down())
     }
 
     /// As [`CountDownLatch::count`](crate::CountDownLatch::count).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn count(&self) -> Result<u64, Error> {
         wait(self.0.count())
     }
 
     /// As [`CountDownLatch::wait`](crate::CountDownLatch::wait).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn wait(&self) -> Result<(), Error> {
         wait(self.0.wait())
     }
 
     /// As [`wait`](Self::wait), for at most `limit`. Returns false if no answer said within it that the latch is open.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn wait_within(&self, limit: Duration) -> Result<bool, Error> {
         let end = Instant::now().checked_add(limit);
         match block_until(self.0.wait(), end) {
@@ -57,10 +37,6 @@ impl Blocking<CountDownLatch> {
     }
 
     /// As [`CountDownLatch::delete`](crate::CountDownLatch::delete).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn delete(&self) -> Result<bool, Error> {
         wait(self.0.delete())
     }

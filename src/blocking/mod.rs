@@ -7,6 +7,10 @@
     clippy::must_use_candidate,
     reason = "some calls are made only to wait"
 )]
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "the errors are those of the async methods"
+)]
 
 mod latch;
 mod permits;
@@ -62,6 +66,7 @@ use crate::lock::{ReadWriteLock, ReentrantLock, WriteGuard, release_after_run};
 /// **Owners.** A thread is no owner: two acquires of one thread exclude each other, unless the handle is that of a
 /// [`new_owner`](Client::new_owner). There is no `scope`.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Blocking<T>(T);
 
 /// A blocking [`Client`](crate::Client).
@@ -134,55 +139,46 @@ impl Blocking<crate::client::Client> {
     }
 
     /// As [`Client::get_lock`](crate::Client::get_lock).
-    #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant> {
         Blocking(self.0.get_lock(name))
     }
 
     /// As [`Client::get_fenced_lock`](crate::Client::get_fenced_lock).
-    #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced> {
         Blocking(self.0.get_fenced_lock(name))
     }
 
     /// As [`Client::get_fair_lock`](crate::Client::get_fair_lock).
-    #[must_use]
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair> {
         Blocking(self.0.get_fair_lock(name))
     }
 
     /// As [`Client::get_spin_lock`](crate::Client::get_spin_lock).
-    #[must_use]
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin> {
         Blocking(self.0.get_spin_lock(name))
     }
 
     /// As [`Client::get_spin_lock_with`](crate::Client::get_spin_lock_with).
-    #[must_use]
     pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin> {
         Blocking(self.0.get_spin_lock_with(name, backoff))
     }
 
     /// As [`Client::get_simple_lock`](crate::Client::get_simple_lock).
-    #[must_use]
     pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple> {
         Blocking(self.0.get_simple_lock(name))
     }
 
     /// As [`Client::get_read_write_lock`](crate::Client::get_read_write_lock).
-    #[must_use]
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock> {
         Blocking(self.0.get_read_write_lock(name))
     }
 
     /// As [`Client::get_semaphore`](crate::Client::get_semaphore).
-    #[must_use]
     pub fn get_semaphore(&self, name: impl AsRef<str>) -> Blocking<Semaphore> {
         Blocking(self.0.get_semaphore(name))
     }
 
     /// As [`Client::get_permit_expirable_semaphore`](crate::Client::get_permit_expirable_semaphore).
-    #[must_use]
     pub fn get_permit_expirable_semaphore(
         &self,
         name: impl AsRef<str>,
@@ -191,19 +187,16 @@ impl Blocking<crate::client::Client> {
     }
 
     /// As [`Client::get_count_down_latch`](crate::Client::get_count_down_latch).
-    #[must_use]
     pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> Blocking<CountDownLatch> {
         Blocking(self.0.get_count_down_latch(name))
     }
 
     /// As [`Client::get_election`](crate::Client::get_election).
-    #[must_use]
     pub fn get_election(&self, name: impl AsRef<str>) -> Election {
         Blocking(self.0.get_election(name))
     }
 
     /// As [`Client::new_owner`](crate::Client::new_owner).
-    #[must_use]
     pub fn new_owner(&self) -> Owner {
         Blocking(self.0.new_owner())
     }
@@ -221,43 +214,36 @@ impl Blocking<crate::client::Client> {
 
 impl Blocking<crate::lock::Owner> {
     /// As [`Owner::get_lock`](crate::Owner::get_lock).
-    #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant> {
         Blocking(self.0.get_lock(name))
     }
 
     /// As [`Owner::get_fenced_lock`](crate::Owner::get_fenced_lock).
-    #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced> {
         Blocking(self.0.get_fenced_lock(name))
     }
 
     /// As [`Owner::get_fair_lock`](crate::Owner::get_fair_lock).
-    #[must_use]
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair> {
         Blocking(self.0.get_fair_lock(name))
     }
 
     /// As [`Owner::get_spin_lock`](crate::Owner::get_spin_lock).
-    #[must_use]
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin> {
         Blocking(self.0.get_spin_lock(name))
     }
 
     /// As [`Owner::get_spin_lock_with`](crate::Owner::get_spin_lock_with).
-    #[must_use]
     pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin> {
         Blocking(self.0.get_spin_lock_with(name, backoff))
     }
 
     /// As [`Owner::get_simple_lock`](crate::Owner::get_simple_lock).
-    #[must_use]
     pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple> {
         Blocking(self.0.get_simple_lock(name))
     }
 
     /// As [`Owner::get_read_write_lock`](crate::Owner::get_read_write_lock).
-    #[must_use]
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock> {
         Blocking(self.0.get_read_write_lock(name))
     }
@@ -265,13 +251,11 @@ impl Blocking<crate::lock::Owner> {
 
 impl Blocking<ReadWriteLock> {
     /// As [`ReadWriteLock::read_lock`](crate::ReadWriteLock::read_lock).
-    #[must_use]
     pub fn read_lock(&self) -> Handle<Read> {
         Blocking(self.0.read_lock())
     }
 
     /// As [`ReadWriteLock::write_lock`](crate::ReadWriteLock::write_lock).
-    #[must_use]
     pub fn write_lock(&self) -> Handle<Write> {
         Blocking(self.0.write_lock())
     }
@@ -279,19 +263,16 @@ impl Blocking<ReadWriteLock> {
 
 impl Blocking<crate::client::Quorum> {
     /// As [`Quorum::get_lock`](crate::Quorum::get_lock).
-    #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>> {
         Blocking(self.0.get_lock(name))
     }
 
     /// As [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
-    #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>> {
         Blocking(self.0.get_fenced_lock(name))
     }
 
     /// As [`Quorum::new_owner`](crate::Quorum::new_owner).
-    #[must_use]
     pub fn new_owner(&self) -> QuorumOwner {
         Blocking(self.0.new_owner())
     }
@@ -309,13 +290,11 @@ impl Blocking<crate::client::Quorum> {
 
 impl Blocking<crate::lock::QuorumOwner> {
     /// As [`QuorumOwner::get_lock`](crate::QuorumOwner::get_lock).
-    #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>> {
         Blocking(self.0.get_lock(name))
     }
 
     /// As [`QuorumOwner::get_fenced_lock`](crate::QuorumOwner::get_fenced_lock).
-    #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>> {
         Blocking(self.0.get_fenced_lock(name))
     }
@@ -323,28 +302,16 @@ impl Blocking<crate::lock::QuorumOwner> {
 
 impl<K: LockKind> Blocking<crate::lock::Handle<K>> {
     /// As [`Handle::lock`](crate::Handle::lock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn lock(&self) -> Result<Blocking<K::Guard>, Error> {
         wait(self.0.lock()).map(Blocking)
     }
 
     /// As [`Handle::lock_with_lease`](crate::Handle::lock_with_lease).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn lock_with_lease(&self, lease: Duration) -> Result<Blocking<K::Guard>, Error> {
         wait(self.0.lock_with_lease(lease)).map(Blocking)
     }
 
     /// As [`Handle::try_lock`](crate::Handle::try_lock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_lock(
         &self,
         wait: Duration,
@@ -380,37 +347,21 @@ impl<K: LockKind> Blocking<crate::lock::Handle<K>> {
     }
 
     /// As [`Handle::unlock`](crate::Handle::unlock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn unlock(&self) -> Result<(), Error> {
         wait(self.0.unlock())
     }
 
     /// As [`Handle::is_locked`](crate::Handle::is_locked).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn is_locked(&self) -> Result<bool, Error> {
         wait(self.0.is_locked())
     }
 
     /// As [`Handle::remain_time_to_live`](crate::Handle::remain_time_to_live).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn remain_time_to_live(&self) -> Result<Ttl, Error> {
         wait(self.0.remain_time_to_live())
     }
 
     /// As [`Handle::force_unlock`](crate::Handle::force_unlock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn force_unlock(&self) -> Result<bool, Error> {
         wait(self.0.force_unlock())
     }
@@ -418,19 +369,11 @@ impl<K: LockKind> Blocking<crate::lock::Handle<K>> {
 
 impl<K: LockKind<Target: InspectTarget>> Blocking<crate::lock::Handle<K>> {
     /// As [`Handle::holders`](crate::Handle::holders).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
         wait(self.0.holders())
     }
 
     /// As [`Handle::waiters`](crate::Handle::waiters).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn waiters(&self) -> Result<u64, Error> {
         wait(self.0.waiters())
     }
@@ -439,10 +382,6 @@ impl<K: LockKind<Target: InspectTarget>> Blocking<crate::lock::Handle<K>> {
 impl Blocking<ReentrantLock> {
     /// As [`ReentrantLock::once_per`](crate::Handle::once_per), with a body that has to
     /// [`check`](crate::LockGuard::check): the end of the interval does not cancel it.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn once_per<T>(
         &self,
         interval: Duration,
@@ -455,10 +394,6 @@ impl Blocking<ReentrantLock> {
 impl Blocking<crate::lock::Election> {
     /// As [`Election::lead`](crate::Election::lead), with a body that has to [`check`](crate::LockGuard::check): a loss does
     /// not cancel it. If the term is lost before it ends, it is run again in the next one.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn lead<T>(&self, mut body: impl FnMut(&FencedGuard) -> T) -> Result<T, Error> {
         wait(self.0.lead(async |term| {
             let value = body(term);
@@ -471,10 +406,6 @@ impl Blocking<crate::lock::Election> {
     }
 
     /// As [`Election::leader`](crate::Election::leader).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn leader(&self) -> Result<Option<Holder>, Error> {
         wait(self.0.leader())
     }
@@ -482,38 +413,22 @@ impl Blocking<crate::lock::Election> {
 
 impl<G: IsGuard> Blocking<G> {
     /// As [`LockGuard::verify`](crate::LockGuard::verify).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn verify(&self) -> Result<(), Error> {
         wait(self.0.level().verify())
     }
 
     /// As [`LockGuard::reenter`](crate::LockGuard::reenter).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
         let level = wait(self.0.level().reenter(lease))?;
         G::of(level).map(Blocking)
     }
 
     /// As [`LockGuard::extend`](crate::LockGuard::extend).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait(self.0.level().extend(lease))
     }
 
     /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn unlock(self) -> Result<(), Error> {
         wait(self.0.into().unlock())
     }
@@ -549,10 +464,6 @@ impl<G: IsGuard> Blocking<G> {
 
 impl Blocking<WriteGuard> {
     /// As [`WriteGuard::downgrade`](crate::WriteGuard::downgrade).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn downgrade(self) -> Result<LockGuard, Error> {
         wait(self.0.downgrade()).map(Blocking)
     }

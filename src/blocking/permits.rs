@@ -12,52 +12,31 @@ use crate::lock::{
 
 impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     /// As [`SemaphoreHandle::with_permits`](crate::SemaphoreHandle::with_permits).
-    #[must_use]
     pub fn with_permits(self, permits: u32) -> Self {
         Self(self.0.with_permits(permits))
     }
 
     /// As [`SemaphoreHandle::acquire`](crate::SemaphoreHandle::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn acquire(&self) -> Result<Blocking<Permit>, Error> {
         wait(self.0.acquire()).map(Blocking)
     }
 
     /// As [`SemaphoreHandle::acquire_many`](crate::SemaphoreHandle::acquire_many).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn acquire_many(&self, permits: u32) -> Result<Blocking<Permit>, Error> {
         wait(self.0.acquire_many(permits)).map(Blocking)
     }
 
     /// As [`SemaphoreHandle::holders`](crate::SemaphoreHandle::holders).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
         wait(self.0.holders())
     }
 
     /// As [`SemaphoreHandle::waiters`](crate::SemaphoreHandle::waiters).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn waiters(&self) -> Result<u64, Error> {
         wait(self.0.waiters())
     }
 
     /// As [`SemaphoreHandle::try_acquire`](crate::SemaphoreHandle::try_acquire).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_acquire(
         &self,
         wait: Duration,
@@ -68,10 +47,6 @@ impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     }
 
     /// As [`SemaphoreHandle::try_acquire_many`](crate::SemaphoreHandle::try_acquire_many).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_acquire_many(
         &self,
         permits: u32,
@@ -97,37 +72,21 @@ impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     }
 
     /// As [`SemaphoreHandle::available_permits`](crate::SemaphoreHandle::available_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn available_permits(&self) -> Result<i64, Error> {
         wait(self.0.available_permits())
     }
 
     /// As [`SemaphoreHandle::try_set_permits`](crate::SemaphoreHandle::try_set_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         wait(self.0.try_set_permits(permits))
     }
 
     /// As [`SemaphoreHandle::add_permits`](crate::SemaphoreHandle::add_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn add_permits(&self, permits: i32) -> Result<(), Error> {
         wait(self.0.add_permits(permits))
     }
 
     /// As [`SemaphoreHandle::delete`](crate::SemaphoreHandle::delete).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn delete(&self) -> Result<bool, Error> {
         wait(self.0.delete())
     }
@@ -135,37 +94,21 @@ impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
 
 impl Blocking<PermitExpirableSemaphore> {
     /// As [`PermitExpirableSemaphore::total_permits`](crate::PermitExpirableSemaphore::total_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn total_permits(&self) -> Result<i64, Error> {
         wait(self.0.total_permits())
     }
 
     /// As [`PermitExpirableSemaphore::acquired_permits`](crate::PermitExpirableSemaphore::acquired_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn acquired_permits(&self) -> Result<u64, Error> {
         wait(self.0.acquired_permits())
     }
 
     /// As [`PermitExpirableSemaphore::set_permits`](crate::PermitExpirableSemaphore::set_permits).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn set_permits(&self, permits: u32) -> Result<(), Error> {
         wait(self.0.set_permits(permits))
     }
 
     /// As [`PermitExpirableSemaphore::release_permit`](crate::PermitExpirableSemaphore::release_permit).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         wait(self.0.release_permit(id))
     }
@@ -173,37 +116,21 @@ impl Blocking<PermitExpirableSemaphore> {
 
 impl Blocking<Permit> {
     /// As [`Permit::verify`](crate::Permit::verify).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn verify(&self) -> Result<(), Error> {
         wait(self.0.verify())
     }
 
     /// As [`Permit::extend`](crate::Permit::extend).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait(self.0.extend(lease))
     }
 
     /// As [`Permit::release`](crate::Permit::release).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn release(self) -> Result<(), Error> {
         wait(self.0.release())
     }
 
     /// As [`Permit::forget`](crate::Permit::forget).
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn forget(self) -> Result<(), Error> {
         wait(self.0.forget())
     }

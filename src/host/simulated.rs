@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use scopeguard::guard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -180,21 +181,15 @@ pub(crate) fn background<F: Future>(future: F) -> impl Future<Output = F::Output
         group: Arc::default(),
         ..origin
     });
-    let ends = EndsGroup(origin.clone());
-    HostedTask::new(origin, async move {
-        let _ends = ends;
-        future.await
-    })
-}
-
-struct EndsGroup(Option<TaskOrigin>);
-
-impl Drop for EndsGroup {
-    fn drop(&mut self) {
-        if let Some(origin) = &self.0 {
+    let of_thread = guard(origin.clone(), |origin| {
+        if let Some(origin) = origin {
             origin.group.end();
         }
-    }
+    });
+    HostedTask::new(origin, async move {
+        let _of_thread = of_thread;
+        future.await
+    })
 }
 
 struct HostedTask<F> {

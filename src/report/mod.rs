@@ -21,6 +21,7 @@ use std::time::Duration;
 pub(crate) use self::metrics::{CommandTimer, LockMetrics, Metrics, Waits};
 
 use parking_lot::Mutex;
+use scopeguard::guard;
 
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -134,16 +135,6 @@ pub(crate) struct Report {
     metrics: Metrics,
 }
 
-/// Counts a release for as long as it lives.
-pub(crate) struct Unreleased<'a>(&'a Report);
-
-impl Drop for Unreleased<'_> {
-    fn drop(&mut self) {
-        self.0.unreleased.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.unreleased(-1.0);
-    }
-}
-
 impl Report {
     /// Fails if the system starts no thread.
     pub(crate) fn start(on_lost: Option<OnLost>, metrics: Metrics) -> std::io::Result<Self> {
@@ -166,10 +157,13 @@ impl Report {
     }
 
     /// A release failed, and is repeated until this is dropped.
-    pub(crate) fn is_unreleased(&self) -> Unreleased<'_> {
+    pub(crate) fn is_unreleased(&self) -> impl Sized {
         self.unreleased.fetch_add(1, Ordering::Relaxed);
         self.metrics.unreleased(1.0);
-        Unreleased(self)
+        guard(self, |report| {
+            report.unreleased.fetch_sub(1, Ordering::Relaxed);
+            report.metrics.unreleased(-1.0);
+        })
     }
 
     /// The client ends before Redis answered a release of the lock `name`.

@@ -60,7 +60,7 @@ impl LaneRoute {
             .map(|acks| Arc::new(AckLanes::open(acks, &config, runtime)));
         let beside = acks.iter().flat_map(|acks| acks.lanes()).cloned();
         Self {
-            lane: Lane::open(config, beside.collect(), runtime),
+            lane: Lane::open(config, beside.collect(), runtime, false),
             acks,
         }
     }
@@ -79,7 +79,7 @@ trait Message: Send {
 impl Message for Encoded {
     async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
         if asking {
-            return asking_once(&route.lane, self).await;
+            return Box::pin(asking_once(&route.lane, self)).await;
         }
         once(&route.lane, self).await
     }

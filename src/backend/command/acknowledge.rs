@@ -68,7 +68,7 @@ impl AckLanes {
     pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
         let stall = Arc::<Mutex<Stall>>::default();
         let lanes = std::array::from_fn(|_| {
-            let lane = Lane::open_for_acks(config.clone(), runtime);
+            let lane = Lane::open(config.clone(), Box::default(), runtime, true);
             let (queue, entries) = mpsc::unbounded_channel();
             let worker = AckWorker {
                 acks,

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use scopeguard::guard;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
@@ -174,21 +175,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const KNOCK_SERVES: Duration = Duration::from_millis(10);
 
 impl Lane {
-    /// A lane on `runtime`, not connected yet.
+    /// A lane on `runtime`, not connected yet; or one for commands that replicas acknowledge.
     pub(crate) fn open(
-        config: LaneConfig,
-        beside: Box<[Arc<Self>]>,
-        runtime: &Handle,
-    ) -> Arc<Self> {
-        Self::open_as(config, beside, runtime, false)
-    }
-
-    /// A lane for commands that replicas acknowledge.
-    pub(super) fn open_for_acks(config: LaneConfig, runtime: &Handle) -> Arc<Self> {
-        Self::open_as(config, Box::default(), runtime, true)
-    }
-
-    fn open_as(
         config: LaneConfig,
         beside: Box<[Arc<Self>]>,
         runtime: &Handle,
@@ -209,8 +197,11 @@ impl Lane {
             texts: Mutex::default(),
             config,
         });
-        let ends = EndsLane(Arc::clone(&lane));
-        runtime.spawn(own(async move { ends.0.live().await }));
+        // If the lane's task ends before the lane, its runtime ended.
+        let lives = guard(Arc::clone(&lane), |lane| {
+            lane.end(&Failure::runtime_ended());
+        });
+        runtime.spawn(own(async move { lives.live().await }));
         lane
     }
 
@@ -687,14 +678,5 @@ impl Lane {
             }
             _ => false,
         });
-    }
-}
-
-/// If the lane's task ends before the lane, its runtime ended.
-struct EndsLane(Arc<Lane>);
-
-impl Drop for EndsLane {
-    fn drop(&mut self) {
-        self.0.end(&Failure::runtime_ended());
     }
 }

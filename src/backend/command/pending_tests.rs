@@ -53,7 +53,7 @@ fn lane_to(dialer: Dialer, command_timeout: Duration, clock: Clock, runtime: &Ha
         metrics: crate::report::Metrics::default(),
         used_by: "callers",
     };
-    Lane::open(config, Box::default(), runtime)
+    Lane::open(config, Box::default(), runtime, false)
 }
 
 /// A command under the control of a test: its waker, and whether it has ended.

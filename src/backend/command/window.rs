@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use scopeguard::defer;
 
 use crate::backend::failure::Failure;
 use crate::script::Turn;
@@ -196,7 +197,8 @@ impl Window {
                 // The thread that admits looks again after it has reset the flag.
                 return;
             }
-            let _flag = ResetsFlag(&self.admitting);
+            // Also if a waker that is called meanwhile panics.
+            defer! { self.admitting.store(false, Ordering::SeqCst) }
             self.admit_alone();
         }
     }
@@ -210,7 +212,8 @@ impl Window {
                 // It was forgotten at this moment.
                 return self.leave(place, false);
             };
-            let _counted = CountedDown(&self.count);
+            // Also if a waker panics, as above.
+            defer! { self.count.fetch_sub(1, Ordering::SeqCst); }
             let command = first.command.upgrade();
             if !command.is_some_and(|command| command.begin(place)) {
                 self.leave(place, false);
@@ -232,24 +235,6 @@ impl Window {
         });
         self.count.fetch_sub(out.len(), Ordering::SeqCst);
         out
-    }
-}
-
-/// Resets a flag when it is dropped: a waker that is called meanwhile may panic.
-struct ResetsFlag<'a>(&'a AtomicBool);
-
-impl Drop for ResetsFlag<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
-}
-
-/// Counts one less when it is dropped, for the same reason.
-struct CountedDown<'a>(&'a AtomicUsize);
-
-impl Drop for CountedDown<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

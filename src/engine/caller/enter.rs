@@ -11,6 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use scopeguard::{ScopeGuard, guard};
+
 use super::count::Writing;
 use super::release::{drop_level, give_back};
 use crate::backend::{CommandResult, Failure, Pending};
@@ -25,18 +27,12 @@ use crate::error::{Error, LostReason};
 use crate::lease::{LeaseMs, Term};
 use crate::script::Reply;
 
-/// A new level. Its drop gives the level back unless the level was taken out.
-struct NewLevel<'a> {
-    core: &'a Arc<Core>,
-    entered: Option<HeldLevel>,
-}
-
-impl Drop for NewLevel<'_> {
-    fn drop(&mut self) {
-        if let Some(entered) = self.entered.take() {
-            drop_level(self.core, &entered);
-        }
-    }
+/// A new level, which is given back unless it is taken out.
+fn new_level(
+    core: &Arc<Core>,
+    entered: HeldLevel,
+) -> ScopeGuard<HeldLevel, impl FnOnce(HeldLevel)> {
+    guard(entered, |entered| drop_level(core, &entered))
 }
 
 /// Adds a level to `hold`, as `request` asks. Returns `None` if the hold's last release is under way: then the caller has
@@ -55,12 +51,9 @@ pub(crate) async fn enter(
         Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
         Err(NoEntry::Over) => return Ok(None),
     };
-    let mut new_level = NewLevel {
-        core,
-        entered: Some(request.entered(Arc::clone(hold))),
-    };
+    let entered = new_level(core, request.entered(Arc::clone(hold)));
     write(core, hold, request, count).await?;
-    Ok(new_level.entered.take())
+    Ok(Some(ScopeGuard::into_inner(entered)))
 }
 
 fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<u32, NoEntry> {
@@ -103,29 +96,22 @@ pub(crate) async fn enter_beside(
         let lost = own.lost_reason(core.now());
         return lost.map_or(Ok(None), |reason| Err(Error::lost(reason)));
     };
-    let mut new_level = NewLevel {
-        core,
-        entered: Some(request.entered(Arc::clone(&read))),
-    };
+    let entered = new_level(core, request.entered(Arc::clone(&read)));
     let shared = read.in_redis();
     let promised = shared.with(|state| state.covers(request.level, term, core.plan, now));
     if !promised {
         write(core, &read, request, 0).await?;
     }
-    Ok(new_level.entered.take())
+    Ok(Some(ScopeGuard::into_inner(entered)))
 }
 
 /// Replaces a writer's level with a read. The lock is never free in between.
 pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<HeldLevel, Error> {
-    let read = add_read(core, entered);
-    let mut new_level = NewLevel {
-        core,
-        entered: read,
-    };
+    let read = add_read(core, entered).map(|read| new_level(core, read));
     give_back(core, entered).await?;
     let hold = &entered.hold;
     let lost = || Error::lost(hold.lost_reason(core.now()).unwrap_or(LostReason::Missing));
-    new_level.entered.take().ok_or_else(lost)
+    read.map(ScopeGuard::into_inner).ok_or_else(lost)
 }
 
 /// Adds a read of the hold with the lease of `entered`.
@@ -189,15 +175,12 @@ pub(crate) async fn write(
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
         let last = ends().1 + GRACE;
-        let failure = match send(core, hold, request, count, last, writing.as_mut()).await {
-            Ok(()) => {
-                if let Some(writing) = writing {
-                    writing.acknowledged();
-                }
-                return Ok(());
+        let sent = send(core, hold, request, count, last, writing.as_mut()).await;
+        let Some(failure) = sent? else {
+            if let Some(writing) = writing {
+                writing.acknowledged();
             }
-            Err(ReenterError::Final(error)) => return Err(error),
-            Err(ReenterError::Transient(failure)) => failure,
+            return Ok(());
         };
         let left = core.now().until(ends().0);
         if left == Duration::ZERO {
@@ -218,14 +201,7 @@ fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     Error::lost(reason.unwrap_or(LostReason::Missing))
 }
 
-/// Why one try to re-enter failed.
-enum ReenterError {
-    /// A repeat would not help.
-    Final(Error),
-    /// A repeat may succeed.
-    Transient(Failure),
-}
-
+/// Tries to re-enter. Returns why it failed, if a repeat may succeed.
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
@@ -233,8 +209,8 @@ async fn send(
     count: u32,
     last: Moment,
     writing: Option<&mut Writing<'_>>,
-) -> Result<(), ReenterError> {
-    let fleet = core.backend.callers_fleet().map_err(ReenterError::Final)?;
+) -> Result<Option<Failure>, Error> {
+    let fleet = core.backend.callers_fleet()?;
     let (kind, lease) = (&request.kind, request.lease);
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     let pending = Pending::start(&fleet, call);
@@ -242,27 +218,23 @@ async fn send(
         writing.sent(&pending);
     }
     let outcome = pending.until(core.config.command_timeout, last).await;
-    let answer = outcome.map_err(|failure| {
-        if failure.is_transient() {
-            ReenterError::Transient(failure)
-        } else {
-            ReenterError::Final(failure.into())
-        }
-    })?;
+    let answer = match outcome {
+        Err(failure) if failure.is_transient() => return Ok(Some(failure)),
+        outcome => outcome?,
+    };
     match answer.reply {
         Reply::Done(_) | Reply::Token(_) => {
             if let Some(token) = answer.reply.token() {
                 hold.keep_token(token);
             }
             prolong(core, hold, lease.term(answer.sent_at));
-            hold.lost_reason(core.now()).map_or(Ok(()), |reason| {
-                Err(ReenterError::Final(Error::lost(reason)))
-            })
+            let lost = hold.lost_reason(core.now());
+            lost.map_or(Ok(None), |reason| Err(Error::lost(reason)))
         }
-        Reply::Gone => Err(ReenterError::Final(missing(core, hold))),
-        Reply::WrongType => Err(ReenterError::Final(Error::wrong_type())),
-        Reply::TokenTooLarge => Err(ReenterError::Final(Error::fencing_token_too_large())),
-        _ => Err(ReenterError::Final(Failure::strange_reply().into())),
+        Reply::Gone => Err(missing(core, hold)),
+        Reply::WrongType => Err(Error::wrong_type()),
+        Reply::TokenTooLarge => Err(Error::fencing_token_too_large()),
+        _ => Err(Failure::strange_reply().into()),
     }
 }
 

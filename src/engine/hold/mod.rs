@@ -22,6 +22,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use scopeguard::defer;
 use tokio::sync::Notify;
 
 use super::hold::kind::Kind;
@@ -79,24 +80,6 @@ pub(crate) struct Hold {
     changed: Notify,
     /// How many wait for a change.
     waiters: AtomicU32,
-}
-
-/// Counts one task that waits for a change.
-struct Waiter<'a>(&'a Hold);
-
-impl<'a> Waiter<'a> {
-    fn of(hold: &'a Hold) -> Self {
-        // Before the task locks the state and reads it: see `has_waiters`.
-        hold.waiters.fetch_add(1, Ordering::AcqRel);
-        Self(hold)
-    }
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        // A waiter that is counted for too long costs one notification.
-        self.0.waiters.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// What a new hold is made of.
@@ -383,7 +366,10 @@ impl Hold {
         if let Some(result) = seen(&self.state.lock()) {
             return result;
         }
-        let _waiter = Waiter::of(self);
+        // Counted before the task locks the state and reads it: see `has_waiters`. One that is counted for too long costs
+        // one notification.
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+        defer! { self.waiters.fetch_sub(1, Ordering::AcqRel); }
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();

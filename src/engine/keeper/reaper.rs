@@ -12,6 +12,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use scopeguard::guard;
+
 use super::shared::Keeper;
 use crate::backend::{Failure, Pending};
 use crate::engine::caller::count::{Writing, call, present, written};
@@ -30,29 +32,14 @@ const GHOST: Duration = Duration::from_secs(60);
 /// The same while the client closes, from the first answer on.
 const GHOST_AT_END: Duration = Duration::from_millis(400);
 
-/// A release under way. If the client ends before it is answered, the report of the shutdown has its name.
-struct UnderWay<'a> {
-    keeper: &'a Keeper,
-    hold: &'a Hold,
-    answered: bool,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        if !self.answered && self.keeper.is_closing() {
-            let name = self.hold.kind.names().name();
-            self.keeper.core.report.leaves(name);
-        }
-    }
-}
-
 pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
-    let mut under_way = UnderWay {
-        keeper: &keeper,
-        hold: &hold,
-        answered: false,
-    };
+    // If the client ends before it is answered, the report of the shutdown has its name.
+    let mut is_answered = guard(false, |is_answered| {
+        if !is_answered && keeper.is_closing() {
+            keeper.core.report.leaves(hold.kind.names().name());
+        }
+    });
     let (phase, lease_ends, owed_until) =
         hold.with(|state| (state.phase(), state.lease_ends(), state.owed_until()));
     if phase == Phase::Lost(LostReason::Expired) && !keeper.is_closing() {
@@ -95,7 +82,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
         };
         if done {
-            under_way.answered = answered;
+            *is_answered = answered;
             return;
         }
         keeper.pause(pause).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select};
 use parking_lot::{Condvar, Mutex};
+use scopeguard::guard;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -139,38 +140,24 @@ pub(crate) fn start_thread(
 }
 
 async fn keep(core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>, ended: Arc<EndSignal>) {
-    let mut thread_end = ThreadEnd {
-        core: Arc::clone(&core),
-        ended,
-        in_order: false,
-    };
-    run(core, mailbox).await;
-    thread_end.in_order = true;
-}
-
-/// Its drop marks the end of the thread, in order or by a panic.
-struct ThreadEnd {
-    core: Arc<Core>,
-    ended: Arc<EndSignal>,
-    in_order: bool,
-}
-
-impl Drop for ThreadEnd {
-    fn drop(&mut self) {
-        if self.in_order {
-            self.core.keeper_ended(LostReason::Shutdown);
+    // Marks the end of the thread, in order or by a panic.
+    let mut in_order = guard(false, |in_order| {
+        if in_order {
+            core.keeper_ended(LostReason::Shutdown);
         } else {
             log(|| {
                 tracing::error!(
                     "the background thread ended unexpectedly: all holds are lost, the client is closed"
                 );
             });
-            self.core.keeper_ended(LostReason::BackgroundEnded);
+            core.keeper_ended(LostReason::BackgroundEnded);
         }
-        *self.ended.done.lock() = true;
-        self.ended.for_threads.notify_all();
-        self.ended.for_tasks.notify_waiters();
-    }
+        *ended.done.lock() = true;
+        ended.for_threads.notify_all();
+        ended.for_tasks.notify_waiters();
+    });
+    run(Arc::clone(&core), mailbox).await;
+    *in_order = true;
 }
 
 /// How often the keeper looks at the clock while anything is held. Timers stop while the machine is suspended.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use scopeguard::guard;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -90,15 +91,6 @@ impl Pickup {
     }
 }
 
-/// Fills the pickup of a task that ends without a decision.
-struct FillsAtEnd(Arc<Pickup>);
-
-impl Drop for FillsAtEnd {
-    fn drop(&mut self) {
-        self.0.fill(Decision::Failed(Error::Closed));
-    }
-}
-
 /// A caller that waits for its task. Dropping it ends the task.
 struct WaitingCaller<'a> {
     nodes: &'a QuorumNodes,
@@ -115,12 +107,15 @@ impl<'a> WaitingCaller<'a> {
         let pickup = Arc::<Pickup>::default();
         let queue = nodes.queue(&request.name);
         let (quorum, wanted) = (Arc::clone(nodes), request.clone());
-        let fills = FillsAtEnd(Arc::clone(&pickup));
+        // Also if the task ends without a decision.
+        let filled = guard(Arc::clone(&pickup), |pickup| {
+            pickup.fill(Decision::Failed(Error::Closed));
+        });
         let task = nodes.start_task(async move {
-            fills.0.fill(wait(&queue, &quorum, &wanted).await);
+            filled.fill(wait(&queue, &quorum, &wanted).await);
             drop(queue);
             tokio::time::sleep(quorum.config().command_timeout).await;
-            fills.0.take_back();
+            filled.take_back();
         });
         let limit = nodes.config().command_timeout;
         let end = request.patience.returns_by(request.since, limit) + GRACE;

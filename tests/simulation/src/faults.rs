@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use watchlock_support::history::{Nanos, Record, Scope};
 
 use crate::plan::{Plan, Weather};
-use crate::run::{LONGEST_LEASE, Members};
+use crate::run::Members;
 use crate::story::Story;
 use crate::world::{Link, World};
 
@@ -202,7 +202,12 @@ async fn inflict(
         Fault::FailOver => {
             world.fail_over(server);
             // A release that the replica lacks is undone: the lock is taken until the lease ends.
-            return strike.ends(Scope::All, nanos(LONGEST_LEASE));
+            return strike.ends(Scope::All, nanos(members.longest_lease()));
+        }
+        // Others may strike meanwhile.
+        Fault::StallReplica(span) => {
+            world.stall_replica(server, span);
+            return strike.ends(Scope::All, nanos(span));
         }
         fault => {
             strike.server(fault).await;
@@ -227,10 +232,6 @@ impl Strike<'_> {
                 if loses_memory && !self.members.is_quorum() {
                     self.deleted(None);
                 }
-            }
-            Fault::StallReplica(span) => {
-                world.stall_replica(server, span);
-                sleep(span).await;
             }
             Fault::Refuses(refusal, span) => {
                 refuse(world, server, refusal, true);

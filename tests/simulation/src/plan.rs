@@ -67,7 +67,7 @@ const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
 const QUEUE: usize = 40;
 
 /// How far replicas are behind.
-const LAGS: [Micros; 5] = [200, 1_000, 1_000, 5_000, 20_000];
+const LAGS: [Micros; 4] = [1_000, 2_000, 5_000, 20_000];
 
 /// Round trips, in milliseconds.
 const ROUND_TRIPS: [Micros; 10] = [0, 0, 0, 0, 1, 1, 3, 20, 80, 250];
@@ -112,8 +112,19 @@ impl Plan {
         } else {
             Self::of(seed)
         };
-        plan.replica = Some(LAGS[usize::try_from(seed % 5).unwrap_or(0)]);
+        plan.replica = Some(LAGS[usize::try_from(seed / 5 % 4).unwrap_or(0)]);
         plan
+    }
+
+    /// The longest lease that anybody takes, which a fair lock's dead waiters may make longer.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        let fixed = Duration::from_millis(2_100 + 2 * self.furthest_ms());
+        let queued = Duration::from_secs(if self.kinds.contains(&LockKind::Fair) {
+            20
+        } else {
+            0
+        });
+        self.watchdog_lease.max(fixed).max(queued)
     }
 
     /// Whether every name is a semaphore.

@@ -27,7 +27,7 @@ use crate::world::World;
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The longest lease that anybody takes.
-pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30);
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
 /// How long a replica may take to acknowledge.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
@@ -132,6 +132,11 @@ impl Members {
         self.inner.plan.command_timeout
     }
 
+    /// How long a release that is undone keeps others out.
+    pub fn longest_lease(&self) -> Duration {
+        self.inner.plan.longest_lease()
+    }
+
     pub fn freeze(&self, process: usize) {
         if let Some(member) = &*self.inner.members[process].lock() {
             member.process.freeze();
@@ -187,7 +192,7 @@ impl Members {
     /// What is kept of a client that has ended, though it says that it is not. One server speaks for itself.
     fn kept(&self, client: u32, id: &str, report: &ShutdownReport) -> Option<String> {
         // A release waits for no replica, so one that took over may lack it until the lease ends.
-        if self.is_quorum() || self.inner.world.has_failed_over(0, LONGEST_LEASE) {
+        if self.is_quorum() || self.inner.world.has_failed_over(0, self.longest_lease()) {
             return None;
         }
         let left = self.inner.story.left_to_their_leases(client);
@@ -519,20 +524,21 @@ fn settings(plan: &Plan) -> Settings {
         .iter()
         .map(|link| link.up + link.down + 2 * link.jitter)
         .max();
+    let round_trip = Duration::from_micros(furthest.unwrap_or(0));
     // What a replica must acknowledge is behind what it was sent before, and waits for the batch before it.
-    let acknowledged = 6 * plan.replica.unwrap_or(0);
-    let round_trip = Duration::from_micros(furthest.unwrap_or(0) + acknowledged);
+    let acknowledged = Duration::from_micros(6 * plan.replica.unwrap_or(0));
     Settings {
         watchdog_lease: plan.watchdog_lease,
         command_timeout: plan.command_timeout,
         backoff_cap: Duration::from_secs(1),
         scheduling: Duration::from_millis(10) + round_trip,
-        clean_wake: Duration::from_millis(100) + 3 * round_trip,
-        recovery: Duration::from_secs(3) + 6 * round_trip,
-        cleanup: Duration::from_secs(1) + 3 * round_trip,
+        clean_wake: Duration::from_millis(100) + 3 * (round_trip + acknowledged),
+        recovery: Duration::from_secs(3) + 6 * (round_trip + acknowledged),
+        cleanup: Duration::from_secs(1) + 3 * (round_trip + acknowledged),
         drift: MOST_DRIFT,
         has_far_clients: round_trip > LONGEST_GAP,
         permits: plan.permits,
+        keeps_what_it_grants: plan.replica.is_some(),
         ..Settings::default()
     }
 }

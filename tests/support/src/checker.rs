@@ -75,6 +75,9 @@ pub struct Settings {
     pub has_far_clients: bool,
     /// How many permits each semaphore has.
     pub permits: u32,
+    /// Whether no fault, other than a deletion, takes a hold away before its first lease is over: what is granted is on
+    /// whatever server goes on.
+    pub keeps_what_it_grants: bool,
 }
 
 impl Default for Settings {
@@ -94,6 +97,7 @@ impl Default for Settings {
             drift: 0,
             has_far_clients: false,
             permits: 1,
+            keeps_what_it_grants: false,
         }
     }
 }

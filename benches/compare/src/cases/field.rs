@@ -102,8 +102,7 @@ fn frozen(bench: &Bench, findings: &mut Findings) {
         "The same while the server does not answer for 10 s",
         "Seconds: from when it answers again until all are done. Bytes: of the process, for each task, its own \
          memory included, while the server is silent. Failed: a lock whose command was sent gives up after 5 s, \
-         `unavailable_after`; the floor's tasks after half a second, the default of redis-rs, and what they took stays \
-         with the process.",
+         `unavailable_after`; the floor never does.",
     );
     let columns = ["seconds", "scripts a name", "bytes a task", "failed"];
     table.columns(columns.map(str::to_owned));
@@ -129,6 +128,8 @@ fn frozen(bench: &Bench, findings: &mut Findings) {
                 findings.targets.extend([
                     Target::at_most(&of_10_s("seconds"), 20.0, seconds),
                     Target::at_most(&of_10_s("bytes a task"), 2048.0, bytes),
+                    // No more than may be under way at once.
+                    Target::at_most(&of_10_s("failed"), 768.0, Some(names.failed as f64)),
                 ]);
             }
         }
@@ -194,7 +195,7 @@ fn queues(bench: &Bench, findings: &mut Findings) {
     table.columns(["server core", "for the waiters"].map(str::to_owned));
     let mut idle = None;
     let window = bench.plan.window(10_000, 10_000);
-    for &clients in bench.plan.some(QUEUES, 1) {
+    for &clients in bench.plan.some(QUEUES, 2) {
         for who in bench.roster.of_kind("fair") {
             if who.info.role != Role::Ours {
                 continue;

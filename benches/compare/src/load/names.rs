@@ -62,7 +62,7 @@ pub(crate) async fn run<L: LockUnderTest>(
     let mut start = Instant::now();
     let mut bytes = 0;
     if freeze {
-        sleep(FREEZE / 2).await;
+        sleep(FREEZE / 4).await;
         bytes = resident_bytes().saturating_sub(memory);
         sleep(FREEZE.saturating_sub(start.elapsed())).await;
         start = Instant::now();

@@ -1,7 +1,7 @@
 //! The scripts of the crate, sent raw.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 
 use crate::Result;
 
@@ -36,10 +36,11 @@ impl Scripts {
     }
 }
 
-/// One multiplexed connection with nodelay.
+/// One multiplexed connection with nodelay, and without a time-out for replies: nobody gives up.
 pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
     Ok(client_with_nodelay(url)?
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&patient)
         .await?)
 }
 

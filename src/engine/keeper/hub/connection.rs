@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::listener::{Listener, Sink, Stream, to_node, to_server};
+use super::listener::{Listener, Sink, Stream};
 use crate::backend::{AttemptPace, Class, Cluster, ClusterNode, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
@@ -96,11 +96,13 @@ impl HubConnection {
         let (timers, limit) = (&self.config.timers, self.config.connect_timeout);
         let Some(node) = &self.node else {
             let pubsub = self.config.dialer.subscribe(timers, limit).await?;
-            return Ok(to_server(pubsub));
+            let (sink, stream) = pubsub.split();
+            return Ok((Sink::Server(sink), Stream::Server(stream)));
         };
         let (sender, pushes) = mpsc::unbounded_channel();
         let connection = node.subscribe(timers, limit, sender).await?;
-        Ok(to_node(connection, node.publish(), pushes))
+        let sink = Sink::Node(connection, node.publish());
+        Ok((sink, Stream::Node(pushes)))
     }
 
     /// Ends the connection.

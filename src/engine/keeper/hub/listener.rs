@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
-use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -347,21 +347,6 @@ pub(super) enum Sink {
 pub(super) enum Stream {
     Server(PubSubStream),
     Node(UnboundedReceiver<PushInfo>),
-}
-
-/// Both ends of a connection to the one server.
-pub(super) fn to_server(pubsub: PubSub) -> (Sink, Stream) {
-    let (sink, stream) = pubsub.split();
-    (Sink::Server(sink), Stream::Server(stream))
-}
-
-/// Both ends of a connection to a node, which sends its pushes to `pushes`.
-pub(super) fn to_node(
-    connection: Connection,
-    publish: Publish,
-    pushes: UnboundedReceiver<PushInfo>,
-) -> (Sink, Stream) {
-    (Sink::Node(connection, publish), Stream::Node(pushes))
 }
 
 impl Sink {

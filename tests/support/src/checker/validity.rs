@@ -194,7 +194,16 @@ fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {
         .saturating_add(lease - drift(lease).min(lease));
     let faster = lease / 1_000_000 * Nanos::from(model.settings.drift);
     let early = notified.saturating_add(ms(2) + ms(1) + faster) < due;
+    // Nothing that a fault does takes it away so soon, where grants outlive faults. A lease counts from later than here, and
+    // by a clock that steps a little.
+    let gone = hold
+        .lost
+        .is_some_and(|(_, reason, _)| reason.eq_ignore_ascii_case("missing"));
+    let taken = model.settings.keeps_what_it_grants
+        && gone
+        && hold.end != End::Deleted
+        && notified.saturating_add(faster + ms(100)) < due;
     // It is not known here which of several levels is left.
     let watched = hold.acquires.iter().all(|op| !model.ops[*op].fixed());
-    (!excused && (early || watched)).then_some(Breach::LostEarly)
+    (taken || !excused && (early || watched)).then_some(Breach::LostEarly)
 }
