@@ -1,6 +1,6 @@
 //! Guard rail: what the caller's thread allocates for an uncontended pair, including redis-rs. The limits are today's
-//! numbers; if you raise one, say why. Three of a pair are there for memory: a command allocates its large future when it
-//! is sent, and a gate is boxed. So what waits behind a silent server takes half as much.
+//! numbers; if you raise one, say why. Three of a pair, and two of a level, are there for memory: a command allocates its
+//! large future when it is sent, and a gate is boxed. So what waits behind a silent server takes half as much.
 
 use allocation_counter::{AllocationInfo, measure};
 use tokio::runtime::{Builder, Runtime};
@@ -71,6 +71,6 @@ fn a_level_allocates_little_and_leaves_nothing() {
             .await
             .unwrap();
     });
-    assert_at_most("re-entry and its end", 15, &info);
+    assert_at_most("re-entry and its end", 17, &info);
     runtime.block_on(guard.unlock()).unwrap();
 }
