@@ -1,6 +1,6 @@
 //! Guard rail: what the caller's thread allocates for an uncontended pair, including redis-rs. The limits are today's
 //! numbers; if you raise one, say why. Three of a pair, and two of a level, are there for memory: a command allocates its
-//! large future when it is sent, and a gate is boxed. So what waits behind a silent server takes half as much.
+//! large future when it is sent, and a gate is boxed. So what waits behind a silent server takes a third less.
 
 use allocation_counter::{AllocationInfo, measure};
 use tokio::runtime::{Builder, Runtime};
