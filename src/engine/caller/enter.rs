@@ -254,15 +254,15 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
     let hold = hold.in_redis();
     let end = core.now() + core.config.command_timeout;
-    let (mut lease, mut outcome) = ask_once(core, hold, end).await?;
+    let (mut renewed, mut outcome) = ask_once(core, hold, end).await?;
     if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
-        (lease, outcome) = ask_once(core, hold, end).await?;
+        (renewed, outcome) = ask_once(core, hold, end).await?;
     }
     let answer = outcome?;
     match answer.reply.found() {
         Some(true) => {
             let now = core.now();
-            hold.with(|state| state.renewed(lease.term(answer.sent_at), now));
+            hold.with(|state| state.found(renewed, answer.sent_at, now));
             core.look_in_time(hold, now);
             match hold.lost_reason(core.now()) {
                 Some(reason) => Err(Error::lost(reason)),
@@ -278,13 +278,10 @@ async fn ask_once(
     core: &Core,
     hold: &Hold,
     end: Moment,
-) -> Result<(LeaseMs, CommandResult), Error> {
+) -> Result<(Option<LeaseMs>, CommandResult), Error> {
     let fleet = core.backend.callers_fleet()?;
-    let now = core.now();
-    let (renewed, ends) =
-        hold.with(|state| (state.renewal_lease(core.plan, now), state.lease_ends()));
-    let lease = renewed.unwrap_or_else(|| LeaseMs::of(now.until(ends)));
-    let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, lease));
+    let (renewed, written) = core.vouched(hold);
+    let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, written));
     let limit = core.config.command_timeout;
-    Ok((lease, pending.until(limit, end).await))
+    Ok((renewed, pending.until(limit, end).await))
 }

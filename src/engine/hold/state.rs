@@ -44,8 +44,9 @@ pub(crate) enum Level {
     Limited,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
+    #[default]
     Trying,
     Held,
     Ending,
@@ -113,7 +114,7 @@ pub(crate) enum Due {
 }
 
 /// The state machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct HoldState {
     phase: Phase,
@@ -175,27 +176,8 @@ impl HoldState {
     /// An attempt that is overdue at `finish_by`.
     pub(crate) fn trying(finish_by: Moment) -> Self {
         Self {
-            phase: Phase::Trying,
-            held_since: Moment::default(),
-            valid_until: Moment::default(),
-            promised: Moment::default(),
-            lease_ends: Moment::default(),
-            found_at: Moment::default(),
-            owed_until: None,
-            assured: None,
-            is_read: false,
             finish_by,
-            watchdogs: 0,
-            fixed: 0,
-            limited: 0,
-            limit: Moment::default(),
-            was_fixed: false,
-            passed_on: false,
-            undone: false,
-            unanswered: Unanswered::default(),
-            claimed: false,
-            count_in_redis: CountInRedis::default(),
-            outcome: None,
+            ..Self::default()
         }
     }
 
@@ -283,12 +265,7 @@ impl HoldState {
         self.watchdogs + self.fixed + self.limited
     }
 
-    /// The attempt is sent once more. It is overdue at `finish_by`.
-    pub(crate) fn try_again(&mut self, finish_by: Moment) {
-        self.finish_by = finish_by;
-    }
-
-    /// The attempt waits for its turn, or was only then sent. It is overdue at `finish_by`.
+    /// The attempt is sent once more, waits for its turn, or was only then sent. It is overdue at `finish_by`.
     pub(crate) fn finish_later(&mut self, finish_by: Moment) {
         self.finish_by = finish_by;
     }
@@ -426,8 +403,16 @@ impl HoldState {
         is_kept.then(|| plan.lease.min(LeaseMs::of(rest)))
     }
 
+    /// A command that was sent at `sent_at` found it in Redis, and renewed it for `lease` if the watchdog keeps it.
+    pub(crate) fn found(&mut self, lease: Option<LeaseMs>, sent_at: Moment, now: Moment) {
+        match lease {
+            Some(lease) => self.renewed(lease.term(sent_at), now),
+            None => self.asserted(sent_at, now),
+        }
+    }
+
     /// Redis acknowledged a renewal, which may have been sent later than its lease was counted from (9).
-    pub(crate) fn renewed(&mut self, mut term: Term, now: Moment) {
+    fn renewed(&mut self, mut term: Term, now: Moment) {
         if self.limited > 0 && !self.is_watched() {
             term.valid_until = term.valid_until.min(self.limit);
         }
@@ -476,9 +461,9 @@ impl HoldState {
         self.valid_until = self.valid_until.min(self.sure_until(sent_at));
     }
 
-    /// A command that was sent at `sent_at` found the hold, and assured it again (7): Redis acknowledged the whole
-    /// promised lease.
-    pub(crate) fn asserted(&mut self, sent_at: Moment, now: Moment) {
+    /// A command that was sent at `sent_at` assured the hold again (7): Redis acknowledged the whole promised lease, which
+    /// ends when it did before, however late the command was sent.
+    fn asserted(&mut self, sent_at: Moment, now: Moment) {
         self.expire(now);
         if self.phase != Phase::Held {
             return;

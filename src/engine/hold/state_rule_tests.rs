@@ -70,7 +70,7 @@ fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
     let due = |state: &HoldState, now| state.due(plan, now, now, Duration::ZERO);
     assert_eq!(due(&state, at(9)), Due::Later(at(10)));
     assert_eq!(due(&state, at(10)), Due::Finish);
-    state.try_again(at(20));
+    state.finish_later(at(20));
     assert_eq!(
         (due(&state, at(10)), state.finish_by()),
         (Due::Later(at(20)), at(20))

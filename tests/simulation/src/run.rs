@@ -13,7 +13,7 @@ use watchlock::__simulation::{self as simulated, Process};
 use watchlock::{Client, Error, Lease, Quorum, ShutdownReport};
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::{LockKind, Record};
-use watchlock_test::core::Reply;
+use watchlock_test::core::{Reply, Store};
 
 use crate::faults;
 use crate::guard;
@@ -198,10 +198,18 @@ impl Members {
         let left = self.inner.story.left_to_their_leases(client);
         let names = (0..self.inner.plan.names).map(|name| format!("name:{name}"));
         let kept: Vec<_> = self.inner.world.at(0, |store| {
+            // The field of a reader is left with the lock while others read. Its timeout key says whether it lives.
+            let lives = |store: &mut Store, name: &str, field: &str| {
+                let reads = store.run(&[&b"HGET"[..], name.as_bytes(), b"mode"]);
+                let timeout = format!("{{{name}}}:{field}:rwlock_timeout:1");
+                texts(reads) != ["read"]
+                    || store.run(&[&b"EXISTS"[..], timeout.as_bytes()]) == Reply::Integer(1)
+            };
             let kept = |name: &String| {
                 let holds = texts(store.run(&[&b"HKEYS"[..], name.as_bytes()]));
                 let simple = texts(store.run(&[&b"GET"[..], name.as_bytes()]));
-                holds.iter().chain(&simple).any(|field| field.contains(id))
+                let mut fields = holds.iter().chain(&simple);
+                fields.any(|field| field.contains(id) && lives(store, name, field))
             };
             let open =
                 names.filter(|name| !left.contains(name) && !report.unreleased.contains(name));

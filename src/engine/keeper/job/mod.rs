@@ -548,7 +548,7 @@ fn start_try(
     let hold = match ticket.unsettled() {
         Some(hold) => {
             let finish_by = now + core.config.command_timeout;
-            hold.with(|state| state.try_again(finish_by));
+            hold.with(|state| state.finish_later(finish_by));
             core.look_by(&hold, finish_by);
             hold
         }

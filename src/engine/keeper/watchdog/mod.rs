@@ -576,10 +576,7 @@ fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &T
         core.config.metrics.slack(left, lease.duration());
     }
     let due = hold.with(|state| {
-        match lease {
-            Some(lease) => state.renewed(lease.term(answer.sent_at), now),
-            None => state.asserted(answer.sent_at, now),
-        }
+        state.found(lease, answer.sent_at, now);
         state.due(core.plan, now, now, Duration::ZERO)
     });
     if let Due::Later(moment) = due {

@@ -147,23 +147,32 @@ fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
 }
 
 /// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
-/// not bring it back. An owner that reads under its own write learns it from the release of that.
+/// not bring it back. The readers of a client share one hold, so a reader beside others, or one that reads under its own
+/// write, learns it from the last release of those.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
     let op = model.last_release(hold)?;
     let after = op.span.from > when.until && matches!(op.outcome, Some(Outcome::Released(0)));
     let calm = !model.disturbed(hold.client, op.span);
-    let writes = hold.kind == LockKind::Read
-        && model.holds.iter().any(|other| {
-            let same =
-                (other.client, other.owner, other.name) == (hold.client, hold.owner, hold.name);
-            let given_back = model.last_release(other);
-            same && other.kind == LockKind::Write
-                && other.window.from < hold.window.from
-                && hold.window.from < other.window.until
-                && given_back.is_none_or(|release| release.span.from > op.span.until)
-        });
-    (after && calm && !writes).then_some(Breach::ReleasedDeleted)
+    let shares = |other: &Hold| {
+        let reads = other.kind == LockKind::Read;
+        let writes = other.kind == LockKind::Write
+            && other.owner == hold.owner
+            && other.window.from < hold.window.from;
+        other.client == hold.client && other.name == hold.name && (reads || writes)
+    };
+    let goes_on = |other: &Hold| {
+        let given_back = model.last_release(other);
+        other.window.from < op.span.from
+            && hold.window.from < other.window.until
+            && given_back.is_none_or(|release| release.span.until > op.span.from)
+    };
+    let mut others = model
+        .holds
+        .iter()
+        .filter(|other| !std::ptr::eq(*other, hold));
+    let asks = hold.kind != LockKind::Read || !others.any(|other| shares(other) && goes_on(other));
+    (after && calm && asks).then_some(Breach::ReleasedDeleted)
 }
 
 fn lost_early(model: &Model, hold: &Hold) -> Option<Breach> {

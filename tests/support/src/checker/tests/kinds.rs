@@ -89,6 +89,17 @@ fn a_reader_that_writes_learns_of_a_deletion_from_its_write() {
     given_back(read(story())).breaks(&[Invariant::I8]);
     let wrote_before = read(held()).of(LockKind::Write).unlock(1, (20, 21), 0);
     given_back(wrote_before).breaks(&[Invariant::I8]);
+    // Another owner of the client reads, too.
+    let other = |story: Story| story.op((1, 1), lock(None), (8, 9), Outcome::Acquired(1));
+    let beside = || given_back(other(read(story())));
+    let lost = Outcome::Failed("lost".to_owned());
+    beside()
+        .op((1, 1), Call::Release, (300, 301), lost)
+        .breaks(&[]);
+    let unaware = Outcome::Released(0);
+    beside()
+        .op((1, 1), Call::Release, (300, 301), unaware)
+        .breaks(&[Invariant::I8]);
 }
 
 #[test]
