@@ -213,6 +213,7 @@ async fn send(
     let fleet = core.backend.callers_fleet()?;
     let (kind, lease) = (&request.kind, request.lease);
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
+    hold.in_redis().with(|state| state.asks_for(lease));
     let pending = Pending::start(&fleet, call);
     if let Some(writing) = writing {
         writing.sent(&pending);

@@ -139,6 +139,8 @@ pub(crate) struct HoldState {
     /// The latest end of its limited levels (9).
     limit: Moment,
     unanswered: Unanswered,
+    /// The longest lease that a re-entry asked for, answered or not.
+    longest_asked: Duration,
     /// Whether it ever had a level whose lease has an end.
     was_fixed: bool,
     /// The next waiter of this client took over the hold in Redis.
@@ -273,6 +275,15 @@ impl HoldState {
     /// An acquire went unanswered. The server may run it at any later time.
     pub(crate) fn taint(&mut self) {
         self.unanswered.acquire = true;
+    }
+
+    /// A re-entry asks for `lease`. Redis may grant it at any later time, whether or not that is answered.
+    pub(crate) fn asks_for(&mut self, lease: LeaseMs) {
+        self.longest_asked = self.longest_asked.max(lease.duration());
+    }
+
+    pub(crate) fn longest_asked(&self) -> Duration {
+        self.longest_asked
     }
 
     pub(crate) fn is_tainted(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Completing what callers could not: last releases, and writes of the hold count.
 //!
-//! 1. A last release is repeated until it is answered, or until the lease has ended by itself.
+//! 1. A last release is repeated until it is answered, or until the longest lease that was asked for has ended by itself.
 //! 2. An expired hold keeps the rest of its lease before it is released: the clock drift that the client allows for is
 //!    its holder's time to stop, and a release must not shorten it.
 //! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
@@ -105,13 +105,14 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     settle_release(core, hold, &SentAs::Keeper(since), outcome)
 }
 
-/// For how long an old acquire may still run and do harm. A hold that it starts ends with its lease; a place in a queue
-/// that Redis keeps does not.
+/// For how long an old acquire or re-entry may still run and do harm. A hold that it starts or keeps ends with its lease;
+/// a place in a queue that Redis keeps does not.
 fn ghost_time(hold: &Hold) -> Duration {
     if hold.kind.has_queue() {
         return GHOST;
     }
-    hold.lease.duration().min(GHOST)
+    let asked = hold.with(|state| state.longest_asked());
+    hold.lease.duration().max(asked).min(GHOST)
 }
 
 /// Waits until `command`, a write of `count` that its caller dropped, runs no more, and then writes what is true.
