@@ -138,7 +138,11 @@ pub(crate) struct HoldState {
     limited: u32,
     /// The latest end of its limited levels (9).
     limit: Moment,
-    unanswered: Unanswered,
+    /// An acquire was sent that may have run, but was never answered.
+    acquire_unanswered: bool,
+    /// As `acquire_unanswered`, of a release that was sent while the hold was valid.
+    release_unanswered: bool,
+    place: PlaceRequest,
     /// The longest lease that a re-entry asked for, answered or not.
     longest_asked: Duration,
     /// Whether it ever had a level whose lease has an end.
@@ -151,15 +155,6 @@ pub(crate) struct HoldState {
     claimed: bool,
     count_in_redis: CountInRedis,
     outcome: Option<Result<(), Error>>,
-}
-
-/// Commands that were sent and may have run, but were never answered.
-#[derive(Debug, Default)]
-struct Unanswered {
-    acquire: bool,
-    place: PlaceRequest,
-    /// A release that was sent while the hold was valid.
-    release: bool,
 }
 
 /// The request for a place in a queue that Redis keeps.
@@ -274,7 +269,7 @@ impl HoldState {
 
     /// An acquire went unanswered. The server may run it at any later time.
     pub(crate) fn taint(&mut self) {
-        self.unanswered.acquire = true;
+        self.acquire_unanswered = true;
     }
 
     /// A re-entry asks for `lease`. Redis may grant it at any later time, whether or not that is answered.
@@ -288,15 +283,15 @@ impl HoldState {
 
     pub(crate) fn is_tainted(&self) -> bool {
         let asked = matches!(
-            self.unanswered.place,
+            self.place,
             PlaceRequest::Asked | PlaceRequest::AskedBehindRelease
         );
-        self.unanswered.acquire || asked
+        self.acquire_unanswered || asked
     }
 
     /// A request for a place was sent (`asks`) or answered. Until it is answered, the server may run it at any time.
     pub(crate) fn asks_for_place(&mut self, asks: bool) {
-        self.unanswered.place = match (self.unanswered.place, asks) {
+        self.place = match (self.place, asks) {
             (PlaceRequest::Settled | PlaceRequest::Asked, true) => PlaceRequest::Asked,
             (PlaceRequest::Settled | PlaceRequest::Asked, false) => PlaceRequest::Settled,
             (_, true) => PlaceRequest::AskedBehindRelease,
@@ -313,17 +308,17 @@ impl HoldState {
 
     fn begin_ending(&mut self) {
         self.phase = Phase::Ending;
-        if self.unanswered.place == PlaceRequest::Asked {
-            self.unanswered.place = PlaceRequest::AskedBehindRelease;
+        if self.place == PlaceRequest::Asked {
+            self.place = PlaceRequest::AskedBehindRelease;
         }
     }
 
     /// Whether the last release has to be sent once more, because Redis may have given a place after it ran. Returns
     /// true once.
     pub(crate) fn takes_place_back(&mut self) -> bool {
-        let given = self.unanswered.place == PlaceRequest::GivenBehindRelease;
+        let given = self.place == PlaceRequest::GivenBehindRelease;
         if given {
-            self.unanswered.place = PlaceRequest::Settled;
+            self.place = PlaceRequest::Settled;
         }
         given
     }
@@ -335,13 +330,13 @@ impl HoldState {
 
     /// A last release that was sent at `sent_at` failed, but may have run.
     pub(crate) fn release_may_have_run(&mut self, sent_at: Moment) {
-        self.unanswered.release |= sent_at < self.valid_until;
+        self.release_unanswered |= sent_at < self.valid_until;
     }
 
     /// The result of a last release that found no hold.
     pub(crate) fn found_nothing(&self) -> Result<(), LostReason> {
         // An earlier release ran (I2: a repeat that finds nothing is a success).
-        if self.unanswered.release {
+        if self.release_unanswered {
             Ok(())
         } else {
             Err(LostReason::Missing)

@@ -29,7 +29,10 @@ impl Hash for HoldState {
             fixed,
             limited,
             limit,
-            unanswered,
+            acquire_unanswered,
+            release_unanswered,
+            place,
+            longest_asked: _,
             was_fixed,
             passed_on,
             undone,
@@ -46,12 +49,7 @@ impl Hash for HoldState {
         (watchdogs, fixed, limited, limit).hash(hasher);
         let flags = [*is_read, *was_fixed, *passed_on, *undone, *claimed];
         flags.hash(hasher);
-        let Unanswered {
-            acquire,
-            place,
-            release,
-        } = unanswered;
-        (acquire, discriminant(place), release).hash(hasher);
+        (acquire_unanswered, release_unanswered, discriminant(place)).hash(hasher);
         let CountInRedis {
             in_flight,
             overlapped,
