@@ -172,18 +172,18 @@ impl Hold {
 
     /// Lets `change` act on the state. Readers and waiters see the result.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> R {
-        let (result, change) = self.update(change);
-        if change.notify {
+        let (result, notify, measured) = self.update(change);
+        if notify {
             self.changed.notify_waiters();
         }
-        if let Some(measured) = change.measured {
+        if let Some(measured) = measured {
             measured.record(self);
         }
         result
     }
 
-    /// Lets `change` act on the state. Returns, too, what is to be done once no lock is held.
-    fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, Change) {
+    /// Lets `change` act on the state. Returns, too, whether to notify waiters and what to measure once no lock is held.
+    fn update<R>(&self, change: impl FnOnce(&mut HoldState) -> R) -> (R, bool, Option<Measured>) {
         // A read is lost with its shared hold (5). That one's state is unlocked again before the own state is locked,
         // so this never holds both locks.
         let shared = self.read_of.as_ref().map(|shared| shared.phase());
@@ -207,8 +207,7 @@ impl Hold {
             .then(|| self.measure(&state))
             .flatten();
         drop(state);
-        let notify = changed && self.has_waiters();
-        (result, Change { notify, measured })
+        (result, changed && self.has_waiters(), measured)
     }
 
     /// What metrics count because of this state.
@@ -381,12 +380,6 @@ impl Hold {
     }
 }
 
-/// What a change of a hold's state leads to once no lock is held.
-struct Change {
-    notify: bool,
-    measured: Option<Measured>,
-}
-
 /// What metrics count.
 enum Measured {
     Begun,
@@ -448,11 +441,11 @@ impl Effects {
         hold: &Arc<Hold>,
         change: impl FnOnce(&mut HoldState) -> R,
     ) -> R {
-        let (result, change) = hold.update(change);
-        if change.notify {
+        let (result, notify, measured) = hold.update(change);
+        if notify {
             self.changed.push(Arc::clone(hold));
         }
-        self.measures(hold, change.measured);
+        self.measures(hold, measured);
         result
     }
 
