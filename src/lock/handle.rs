@@ -22,7 +22,7 @@ use crate::engine::caller::acquire::{AcquireOutcome, HANDLE, acquire, request};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::Core;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
+use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::HoldState;
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
@@ -559,10 +559,9 @@ impl LockTarget for LockOfClient {
             return 0;
         };
         let core = &self.engine.core;
-        match owner.find(kind.names(), kind.commands.is_shared(), core.now()) {
-            FoundHold::Live(hold) => enter::levels(core, &hold),
-            FoundHold::Nothing | FoundHold::Lost(_) => 0,
-        }
+        let found = owner.find(kind.names(), kind.commands.is_shared(), core.now());
+        let live = found.ok().flatten();
+        live.map_or(0, |hold| enter::levels(core, &hold))
     }
 
     async fn is_locked(&self) -> Result<bool, Error> {

@@ -23,7 +23,7 @@ use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{GRACE, Patience, Request, Ticket, Verdict};
 use crate::engine::hold::kind::{Kind, Try};
-use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
+use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
 use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::Error;
@@ -210,10 +210,9 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
     };
     let (kind, now) = (&request.kind, core.now());
     let shared = kind.commands.is_shared();
-    let hold = match owner.find(kind.names(), shared, now) {
-        FoundHold::Lost(reason) => return Err(Error::lost(reason)),
-        FoundHold::Live(hold) => hold,
-        FoundHold::Nothing => return beside_own(core, owner, request).await,
+    let found = owner.find(kind.names(), shared, now).map_err(Error::lost)?;
+    let Some(hold) = found else {
+        return beside_own(core, owner, request).await;
     };
     // Boxed: few acquires re-enter a hold.
     Box::pin(enter::enter(core, &hold, request)).await
@@ -231,11 +230,11 @@ async fn beside_own(
         return Ok(None);
     }
     let shared = commands.is_shared();
-    match owner.find(request.kind.names(), !shared, core.now()) {
-        FoundHold::Nothing => Ok(None),
-        FoundHold::Lost(reason) => Err(Error::lost(reason)),
-        FoundHold::Live(_) if !shared => Err(Error::would_deadlock()),
-        FoundHold::Live(own) => Box::pin(enter::enter_beside(core, &own, request)).await,
+    let found = owner.find(request.kind.names(), !shared, core.now());
+    match found.map_err(Error::lost)? {
+        None => Ok(None),
+        Some(_) if !shared => Err(Error::would_deadlock()),
+        Some(own) => Box::pin(enter::enter_beside(core, &own, request)).await,
     }
 }
 

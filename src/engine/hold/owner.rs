@@ -58,13 +58,6 @@ pub(crate) struct HeldLevel {
     pub(crate) open: bool,
 }
 
-/// What an owner has on a name.
-pub(crate) enum FoundHold {
-    Nothing,
-    Live(Arc<Hold>),
-    Lost(LostReason),
-}
-
 impl OwnerHolds {
     fn of(&mut self, shared: bool) -> &mut ByNames<Holds> {
         if shared {
@@ -96,8 +89,13 @@ impl OwnerState {
     }
 
     /// What this owner has on `names`: its reads if `shared`, its exclusive hold otherwise. Of several reads, the one
-    /// that is valid for longest. A lost hold counts while guards of it are left.
-    pub(crate) fn find(&self, names: &Names, shared: bool, now: Moment) -> FoundHold {
+    /// that is valid for longest. Fails if it lost what it had: a lost hold counts while guards of it are left.
+    pub(crate) fn find(
+        &self,
+        names: &Names,
+        shared: bool,
+        now: Moment,
+    ) -> Result<Option<Arc<Hold>>, LostReason> {
         let holds: SmallVec<[_; 1]> = {
             let mut inner = self.inner.lock();
             let holds = inner.of(shared).get(names).into_iter().flatten();
@@ -118,10 +116,9 @@ impl OwnerState {
         let live = holds.into_iter().map(|(hold, _)| hold);
         let live = live.filter(|hold| hold.phase() == Phase::Held);
         match (live.max_by_key(|hold| hold.valid_until()), lost) {
-            (Some(hold), _) => FoundHold::Live(hold),
-            (None, Some(reason)) => FoundHold::Lost(reason),
+            (None, Some(reason)) => Err(reason),
             // Lost detached levels stay until a new hold comes, so that `unlock` can return that they are lost.
-            (None, None) => FoundHold::Nothing,
+            (live, _) => Ok(live),
         }
     }
 
@@ -311,10 +308,10 @@ mod tests {
         owner.insert(&old);
         lose(&old);
         owner.insert(&fresh);
-        assert!(matches!(owner.find(names, true, at(1)), FoundHold::Live(_)));
+        assert!(matches!(owner.find(names, true, at(1)), Ok(Some(_))));
         owner.remove(&fresh);
         let lost = owner.find(names, true, at(1));
-        assert!(matches!(lost, FoundHold::Lost(LostReason::Missing)));
+        assert!(matches!(lost, Err(LostReason::Missing)));
     }
 
     #[test]
@@ -333,19 +330,13 @@ mod tests {
             let (owner, hold) = (OwnerState::new(), held(1, shared));
             owner.insert(&hold);
             let names = hold.kind.names();
-            assert!(matches!(
-                owner.find(names, shared, at(1)),
-                FoundHold::Live(_)
-            ));
+            assert!(matches!(owner.find(names, shared, at(1)), Ok(Some(_))));
             let guard = owner.find(names, shared, at(31));
-            assert!(matches!(guard, FoundHold::Lost(LostReason::Expired)));
+            assert!(matches!(guard, Err(LostReason::Expired)));
             let (owner, hold) = (OwnerState::new(), held(2, shared));
             owner.insert(&hold);
             assert!(owner.detach(&hold, Level::Watchdog));
-            assert!(matches!(
-                owner.find(names, shared, at(31)),
-                FoundHold::Nothing
-            ));
+            assert!(matches!(owner.find(names, shared, at(31)), Ok(None)));
         }
     }
 }

@@ -15,7 +15,7 @@ impl World {
         let sharing = side.rules().sharing;
         let shared = sharing == Sharing::Reads;
         match owner.find(&names, shared, now) {
-            FoundHold::Live(hold) => {
+            Ok(Some(hold)) => {
                 let request = self.request(i);
                 let level = request.level;
                 if shared {
@@ -30,14 +30,14 @@ impl World {
                     self.callers[i].at = self.enter(i, request.entered(hold), count);
                 }
             }
-            FoundHold::Lost(_) => self.callers[i].at = At::Gone,
-            FoundHold::Nothing if sharing == Sharing::Exclusive => {}
-            FoundHold::Nothing => match owner.find(&names, !shared, now) {
-                FoundHold::Nothing => {}
-                FoundHold::Lost(_) => self.callers[i].at = At::Gone,
+            Err(_) => self.callers[i].at = At::Gone,
+            Ok(None) if sharing == Sharing::Exclusive => {}
+            Ok(None) => match owner.find(&names, !shared, now) {
+                Ok(None) => {}
+                Err(_) => self.callers[i].at = At::Gone,
                 // It would wait for itself.
-                FoundHold::Live(_) if !shared => self.callers[i].at = At::Gone,
-                FoundHold::Live(own) => self.read_beside(i, &own),
+                Ok(Some(_)) if !shared => self.callers[i].at = At::Gone,
+                Ok(Some(own)) => self.read_beside(i, &own),
             },
         }
     }

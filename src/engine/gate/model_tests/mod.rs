@@ -37,7 +37,7 @@ use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
 use crate::engine::gate::{Arrival, Gate, Rules};
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, RedisQueue, Sharing};
-use crate::engine::hold::owner::{FoundHold, HeldLevel, OwnerState};
+use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::{HoldState, Level, Phase};
 use crate::engine::hold::{Effects, Hold, Origin, TaskId};
 use crate::error::LostReason;
