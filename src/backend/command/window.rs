@@ -53,14 +53,9 @@ pub(super) struct Window {
 
 #[derive(Default)]
 struct WaitingCommands {
-    commands: BTreeMap<QueueKey, WaitingCommand>,
+    /// And whether each goes on waiting when an attempt to connect fails: it is patient.
+    commands: BTreeMap<QueueKey, (Weak<dyn Queueable>, bool)>,
     arrived: u64,
-}
-
-struct WaitingCommand {
-    command: Weak<dyn Queueable>,
-    /// It goes on waiting when an attempt to connect fails.
-    patient: bool,
 }
 
 /// The present connection, how many places it has, and how many of them are free: one atomic number.
@@ -175,9 +170,7 @@ impl Window {
         let mut waiting = self.waiting.lock();
         let place = (turn, waiting.arrived);
         waiting.arrived += 1;
-        waiting
-            .commands
-            .insert(place, WaitingCommand { command, patient });
+        waiting.commands.insert(place, (command, patient));
         self.count.fetch_add(1, Ordering::SeqCst);
         place
     }
@@ -208,13 +201,13 @@ impl Window {
             let Some(place) = self.take() else {
                 return;
             };
-            let Some((_, first)) = self.waiting.lock().commands.pop_first() else {
+            let Some((_, (first, _))) = self.waiting.lock().commands.pop_first() else {
                 // It was forgotten at this moment.
                 return self.leave(place, false);
             };
             // Also if a waker panics, as above.
             defer! { self.count.fetch_sub(1, Ordering::SeqCst); }
-            let command = first.command.upgrade();
+            let command = first.upgrade();
             if !command.is_some_and(|command| command.begin(place)) {
                 self.leave(place, false);
             }
@@ -226,10 +219,10 @@ impl Window {
         let mut waiting = self.waiting.lock();
         let commands = &mut waiting.commands;
         let mut out = Vec::new();
-        commands.retain(|_, waiting| {
-            let stays = waiting.patient && !patient;
+        commands.retain(|_, (command, is_patient)| {
+            let stays = *is_patient && !patient;
             if !stays {
-                out.push(Weak::clone(&waiting.command));
+                out.push(Weak::clone(command));
             }
             stays
         });
