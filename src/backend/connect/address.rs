@@ -22,10 +22,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::connection::{Connection, WatchedStream};
 use super::socket;
 #[cfg(feature = "tls")]
-use super::tls::Encryption;
+use super::tls;
 use crate::backend::failure::{Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
+#[cfg(feature = "tls")]
+use tokio_rustls::TlsConnector;
 
 /// Without the feature there is no TLS.
 #[cfg(not(feature = "tls"))]
@@ -57,7 +59,7 @@ pub(super) struct Address {
     /// Whether the application made this client. redis-rs does not show all of its settings.
     given: bool,
     #[cfg(feature = "tls")]
-    tls: Option<Encryption>,
+    tls: Option<TlsConnector>,
 }
 
 impl Address {
@@ -73,7 +75,7 @@ impl Address {
             }
         })?;
         #[cfg(feature = "tls")]
-        let tls = Encryption::for_address(info.addr(), &Tls::new())?;
+        let tls = tls::connector(info.addr(), &Tls::new())?;
         Ok(Self {
             client: opened(info)?,
             given: false,
@@ -135,7 +137,7 @@ impl Address {
         let mut address = self.clone();
         #[cfg(feature = "tls")]
         if let Some(tls) = &secrets.tls {
-            address.tls = Encryption::for_address(info.addr(), tls)?;
+            address.tls = tls::connector(info.addr(), tls)?;
         }
         address.client = opened(info.set_redis_settings(settings))?;
         Ok(address)
@@ -174,7 +176,7 @@ impl Address {
     async fn connect_with(&self, config: AsyncConnectionConfig) -> RedisResult<Connection> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let stream = Box::pin(tls.connect(self.client.get_connection_info())).await?;
+            let stream = Box::pin(tls::connect(tls, self.client.get_connection_info())).await?;
             return Box::pin(self.driven(stream, config)).await;
         }
         let info = self.client.get_connection_info();
@@ -230,7 +232,7 @@ impl Address {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let info = self.client.get_connection_info();
-            let stream = Box::pin(tls.connect(info)).await?;
+            let stream = Box::pin(tls::connect(tls, info)).await?;
             return Box::pin(PubSub::new(info.redis_settings(), stream)).await;
         }
         let info = self.client.get_connection_info();

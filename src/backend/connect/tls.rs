@@ -18,65 +18,53 @@ use crate::host::HostStream;
 use crate::log::log;
 use crate::secrets::Tls;
 
-/// How to encrypt a connection.
-#[derive(Clone)]
-pub(super) struct Encryption {
-    connector: TlsConnector,
+/// How to encrypt a connection. None for an address without encryption, and for one without verification of certificates, which is left to
+/// redis-rs.
+pub(super) fn connector(
+    address: &ConnectionAddr,
+    tls: &Tls,
+) -> Result<Option<TlsConnector>, ConfigError> {
+    let ConnectionAddr::TcpTls {
+        insecure: false, ..
+    } = address
+    else {
+        return Ok(None);
+    };
+    let provider = CryptoProvider::get_default()
+        .cloned()
+        .unwrap_or_else(|| ring::default_provider().into());
+    let versions =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    // A provider without a safe TLS version is left to redis-rs, which reports the error.
+    let Ok(versions) = versions else {
+        return Ok(None);
+    };
+    let trusting = versions.with_root_certificates(match &tls.ca {
+        None => of_the_system(),
+        Some(pem) => of(pem)?,
+    });
+    let config = match &tls.client {
+        None => trusting.with_no_client_auth(),
+        Some((certificates, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| bad("the client's key"))?;
+            let identity = trusting.with_client_auth_cert(chain(certificates)?, key);
+            identity.map_err(|_| bad("the client's certificate, or it is not the key's"))?
+        }
+    };
+    Ok(Some(Arc::new(config).into()))
 }
 
-impl Encryption {
-    /// None for an address without encryption, and for one without verification of certificates, which is left to
-    /// redis-rs.
-    pub(super) fn for_address(
-        address: &ConnectionAddr,
-        tls: &Tls,
-    ) -> Result<Option<Self>, ConfigError> {
-        let ConnectionAddr::TcpTls {
-            insecure: false, ..
-        } = address
-        else {
-            return Ok(None);
-        };
-        let provider = CryptoProvider::get_default()
-            .cloned()
-            .unwrap_or_else(|| ring::default_provider().into());
-        let versions =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // A provider without a safe TLS version is left to redis-rs, which reports the error.
-        let Ok(versions) = versions else {
-            return Ok(None);
-        };
-        let trusting = versions.with_root_certificates(match &tls.ca {
-            None => of_the_system(),
-            Some(pem) => of(pem)?,
-        });
-        let config = match &tls.client {
-            None => trusting.with_no_client_auth(),
-            Some((certificates, key)) => {
-                let key =
-                    PrivateKeyDer::from_pem_slice(key).map_err(|_| bad("the client's key"))?;
-                let identity = trusting.with_client_auth_cert(chain(certificates)?, key);
-                identity.map_err(|_| bad("the client's certificate, or it is not the key's"))?
-            }
-        };
-        Ok(Some(Self {
-            connector: Arc::new(config).into(),
-        }))
-    }
-
-    pub(super) async fn connect(
-        &self,
-        info: &ConnectionInfo,
-    ) -> RedisResult<TlsStream<HostStream>> {
-        let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
-            return Err(io::Error::from(io::ErrorKind::Unsupported).into());
-        };
-        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-        let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
-        Ok(self.connector.connect(name, stream).await?)
-    }
+pub(super) async fn connect(
+    connector: &TlsConnector,
+    info: &ConnectionInfo,
+) -> RedisResult<TlsStream<HostStream>> {
+    let ConnectionAddr::TcpTls { host, port, .. } = info.addr() else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported).into());
+    };
+    let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+    let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
+    Ok(connector.connect(name, stream).await?)
 }
-
 /// Fails when a certificate or key cannot be read.
 pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {
@@ -85,7 +73,7 @@ pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
         insecure: false,
         tls_params: None,
     };
-    Encryption::for_address(&anywhere, tls).map(drop)
+    connector(&anywhere, tls).map(drop)
 }
 
 /// The certificate authorities in a PEM text.
