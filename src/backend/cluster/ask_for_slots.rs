@@ -18,11 +18,8 @@ use crate::backend::connect::{ClusterNode, Connection, Dialer, Range, slots_of};
 /// After how long without an answer the next node is asked, too.
 const ASK_NEXT: Duration = Duration::from_millis(100);
 
-/// A connection that was made for a question and answered it.
-pub(crate) struct SpareConnection {
-    connection: Connection,
-    dialer: Arc<Dialer>,
-}
+/// A connection that was made for a question and answered it, and what made it.
+pub(crate) type SpareConnection = (Connection, Arc<Dialer>);
 
 /// An answer, with the connection if it was made for the question.
 type SlotsAnswer = (Vec<Range>, Option<SpareConnection>);
@@ -49,10 +46,10 @@ pub(super) async fn ask_for_slots(
         }
     }
     fastrand::shuffle(&mut open);
-    if let Some(mut kept) = spare.take() {
+    if let Some((mut connection, dialer)) = spare.take() {
         let asking = async move {
-            let slots = slots_within(limit, &mut kept.connection, kept.dialer.host());
-            Some((slots.await?, Some(kept)))
+            let slots = slots_within(limit, &mut connection, dialer.host());
+            Some((slots.await?, Some((connection, dialer))))
         };
         open.insert(0, asking.boxed());
     }
@@ -95,11 +92,7 @@ async fn by_new_connection(config: LaneConfig) -> Option<SlotsAnswer> {
     let mut connection = config.connect(0).await.ok()?.connection;
     let limit = config.command_timeout;
     let slots = slots_within(limit, &mut connection, config.dialer.host()).await?;
-    let spare = SpareConnection {
-        connection,
-        dialer: config.dialer,
-    };
-    Some((slots, Some(spare)))
+    Some((slots, Some((connection, config.dialer))))
 }
 
 async fn slots_within(
