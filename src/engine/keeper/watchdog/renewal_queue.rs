@@ -58,13 +58,6 @@ enum RenewalState {
     Asked { again: bool },
 }
 
-/// Whole batches fail.
-struct Outage {
-    delays: Delays,
-    /// When the next batch may be sent.
-    next: Moment,
-}
-
 /// When a hold ends; `None` once it has ended.
 type EndOf<T> = Box<dyn Fn(&T) -> Option<Moment> + Send>;
 
@@ -79,7 +72,8 @@ pub(super) struct RenewalQueue<T> {
     /// By the moment before which the hold is not asked for.
     later: BTreeMap<(Moment, u64), T>,
     refused: HashSet<u64>,
-    outage: Option<Outage>,
+    /// While whole batches fail: the pauses between them, and when the next may be sent.
+    outage: Option<(Delays, Moment)>,
     in_flight: usize,
 }
 
@@ -206,7 +200,7 @@ impl<T> RenewalQueue<T> {
         match &self.outage {
             // The answer to a batch changes this.
             Some(_) if self.in_flight > 0 => Moment::NEVER,
-            Some(outage) => first.max(outage.next),
+            Some((_, next)) => first.max(*next),
             None if self.in_flight >= IN_FLIGHT => Moment::NEVER,
             None => first,
         }
@@ -229,7 +223,7 @@ impl<T> RenewalQueue<T> {
 
     fn may_ask(&self, now: Moment) -> bool {
         match &self.outage {
-            Some(outage) => self.in_flight == 0 && now >= outage.next,
+            Some((_, next)) => self.in_flight == 0 && now >= *next,
             None => self.in_flight < IN_FLIGHT,
         }
     }
@@ -286,15 +280,13 @@ impl<T> RenewalQueue<T> {
 
     fn fail(&mut self, now: Moment) {
         let backoff = self.backoff;
-        let outage = self.outage.get_or_insert_with(|| Outage {
-            delays: backoff.delays(fastrand::u64(..)),
-            next: now,
-        });
-        let delay = outage.delays.step();
+        let begin = || (backoff.delays(fastrand::u64(..)), now);
+        let (delays, next) = self.outage.get_or_insert_with(begin);
+        let delay = delays.step();
         // The hold that ends first must be asked for before it ends.
         let left = self.wanted.keys().next().map(|(end, _)| now.until(*end));
         let delay = left.map_or(delay, |left| delay.min((left / 4).max(HURRY)));
-        outage.next = now + delay.max(LEAST);
+        *next = now + delay.max(LEAST);
     }
 }
 
