@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::lane::{Lane, Traffic};
 use super::send::{CommandResult, once};
@@ -41,7 +42,8 @@ pub(super) struct InFlight {
     run: Mutex<Run>,
     /// When it was handed over to the connection, in nanoseconds of the client's clock; the maximum until then.
     handed_over_at: AtomicU64,
-    wakers: Mutex<Wakers>,
+    /// Of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
+    wakers: Mutex<SmallVec<[(u64, Waker); 1]>>,
     /// The number of clones. The command may hold a waker, which holds this struct, so the count of the `Arc` does not
     /// reach zero: the last clone drops the command.
     clones: AtomicU64,
@@ -84,13 +86,6 @@ impl Run {
             }
         )
     }
-}
-
-/// The wakers of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
-#[derive(Default)]
-struct Wakers {
-    first: Option<(u64, Waker)>,
-    more: Vec<(u64, Waker)>,
 }
 
 impl Pending {
@@ -292,8 +287,16 @@ impl Pending {
         // Before the poll: from now on each event wakes this clone too.
         let is_alone = {
             let mut wakers = shared.wakers.lock();
-            _replaced = wakers.put(self.number, context.waker());
-            wakers.more.is_empty()
+            let known = wakers.iter_mut().find(|(known, _)| *known == self.number);
+            _replaced = match known {
+                Some((_, known)) if known.will_wake(context.waker()) => None,
+                Some((_, known)) => Some(std::mem::replace(known, context.waker().clone())),
+                None => {
+                    wakers.push((self.number, context.waker().clone()));
+                    None
+                }
+            };
+            wakers.len() == 1
         };
         if run.is_unsent() {
             match shared.lane.window().enter() {
@@ -366,7 +369,10 @@ impl Clone for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let forgotten = self.shared.wakers.lock().take(self.number);
+        let mut wakers = self.shared.wakers.lock();
+        let index = wakers.iter().position(|(known, _)| *known == self.number);
+        let forgotten = index.map(|index| wakers.swap_remove(index));
+        drop(wakers);
         // After the lock, as in `poll_command`.
         drop(forgotten);
         // Acquire and release: the last clone must see what the others did before it drops the command.
@@ -499,8 +505,8 @@ impl InFlight {
 
     /// Wakes all clones that wait, except this one.
     fn wake_but(&self, awake: Option<u64>) {
-        let Wakers { first, more } = std::mem::take(&mut *self.wakers.lock());
-        for (number, waker) in first.into_iter().chain(more) {
+        let wakers = std::mem::take(&mut *self.wakers.lock());
+        for (number, waker) in wakers {
             if awake != Some(number) {
                 waker.wake();
             }
@@ -540,31 +546,6 @@ impl Wake for InFlight {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_but(None);
-    }
-}
-
-impl Wakers {
-    /// Returns the waker that this one replaces.
-    fn put(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
-        let mut all = self.first.iter_mut().chain(self.more.iter_mut());
-        if let Some((_, known)) = all.find(|(known, _)| *known == number) {
-            let same = known.will_wake(waker);
-            return (!same).then(|| std::mem::replace(known, waker.clone()));
-        }
-        if self.first.is_none() {
-            self.first = Some((number, waker.clone()));
-        } else {
-            self.more.push((number, waker.clone()));
-        }
-        None
-    }
-
-    fn take(&mut self, number: u64) -> Option<(u64, Waker)> {
-        let first = self.first.take_if(|(known, _)| *known == number);
-        first.or_else(|| {
-            let index = self.more.iter().position(|(known, _)| *known == number)?;
-            Some(self.more.swap_remove(index))
-        })
     }
 }
 
