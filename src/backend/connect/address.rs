@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
+#[cfg(feature = "tls")]
+use tokio_rustls::TlsConnector;
 
 use super::connection::{Connection, WatchedStream};
 use super::socket;
@@ -26,8 +28,6 @@ use super::tls;
 use crate::backend::failure::{Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
-#[cfg(feature = "tls")]
-use tokio_rustls::TlsConnector;
 
 /// Without the feature there is no TLS.
 #[cfg(not(feature = "tls"))]

@@ -29,6 +29,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use scopeguard::{defer, guard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
@@ -71,7 +72,8 @@ impl Connection {
     ) -> Self {
         let drive = Drive::new(driver.boxed());
         // Made before the task: a runtime that ends may drop a task that never ran.
-        let ends = EndsDriver(Arc::clone(&drive));
+        // Rule 5: the driver ends with its task.
+        let ends = guard(Arc::clone(&drive), |drive| drive.end());
         let task = tokio::spawn(own(run(ends))).abort_handle();
         Self {
             redis,
@@ -97,14 +99,18 @@ impl Connection {
         let Some(driven) = &self.driven else {
             return self.redis.send_packed_command(cmd).await;
         };
-        let sent = InFlightCount::new(&driven.drive);
+        let drive = &driven.drive;
+        // Relaxed, like all these counters: they only decide when driving pays, and guard no other data.
+        let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        defer! { drive.in_flight.fetch_sub(1, Ordering::Relaxed); }
         let mut replied = pin!(self.redis.send_packed_command(cmd));
         let mut is_queued = false;
         poll_fn(|context| {
             let polled = replied.as_mut().poll(context);
             if !is_queued && polled.is_pending() {
                 is_queued = true;
-                if sent.fills_a_batch() {
+                let queued = drive.queued.fetch_add(1, Ordering::Relaxed) + 1;
+                if queued >= FEW.max(in_flight / PART) {
                     is_full();
                 }
             }
@@ -225,32 +231,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 }
 
-/// Counts a command as in flight while it lives.
-struct InFlightCount<'a> {
-    drive: &'a Drive,
-    in_flight: usize,
-}
-
-impl<'a> InFlightCount<'a> {
-    fn new(drive: &'a Drive) -> Self {
-        // Relaxed, like all these counters: they only decide when driving pays, and guard no other data.
-        let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { drive, in_flight }
-    }
-
-    /// Counts it as queued. Returns whether it completes a batch.
-    fn fills_a_batch(&self) -> bool {
-        let queued = self.drive.queued.fetch_add(1, Ordering::Relaxed) + 1;
-        queued >= FEW.max(self.in_flight / PART)
-    }
-}
-
-impl Drop for InFlightCount<'_> {
-    fn drop(&mut self) {
-        self.drive.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A driver that several threads may poll.
 struct Drive {
     /// None once it has ended.
@@ -324,6 +304,13 @@ impl Drive {
         matches!(catch_unwind(polling), Ok(Poll::Pending))
     }
 
+    /// Drops the driver: its task has ended.
+    fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.waker.get_or_init(|| Waker::noop().clone());
+        self.drive();
+    }
+
     fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
@@ -333,10 +320,9 @@ impl Drive {
     }
 }
 
-async fn run(ends: EndsDriver) {
+async fn run(drive: impl Deref<Target = Arc<Drive>>) {
     let mut let_others_go = false;
     poll_fn(|context| {
-        let drive = &ends.0;
         drive.waker.get_or_init(|| context.waker().clone());
         // Rule 2: yields once. This also lets more replies arrive before it reads, so more tasks queue their next command
         // together.
@@ -353,18 +339,6 @@ async fn run(ends: EndsDriver) {
         }
     })
     .await;
-}
-
-/// Drops the driver when its task is dropped (rule 5: the driver ends with its task).
-struct EndsDriver(Arc<Drive>);
-
-impl Drop for EndsDriver {
-    fn drop(&mut self) {
-        let Self(drive) = self;
-        drive.over.store(true, Ordering::SeqCst);
-        drive.waker.get_or_init(|| Waker::noop().clone());
-        drive.drive();
-    }
 }
 
 #[cfg(test)]
@@ -551,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_task_that_ends_while_another_one_drives_takes_the_driver_along() {
-        let (drive, _, polls) = meanwhile(|drive| drop(EndsDriver(Arc::clone(drive))));
+        let (drive, _, polls) = meanwhile(|drive| drive.end());
         drive.drive();
         assert!(drive.driver.lock().is_none());
         assert_eq!(polls.load(Ordering::Relaxed), 1);
