@@ -1,6 +1,5 @@
 //! A failed command: its [class](Class), which decides what happens next, and the cause that a user sees.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,19 +17,15 @@ pub(crate) struct Failure {
     cause: Cause,
 }
 
-/// A cause that is only a text, for users.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct TextCause(Cow<'static, str>);
-
 /// What redis-rs reports. Its source would repeat its text, so there is none.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct RedisCause(RedisError);
 
 impl Failure {
-    fn of(class: Class, text: impl Into<Cow<'static, str>>) -> Self {
-        let cause = Arc::new(TextCause(text.into()));
+    /// With a cause that is only a text, for users.
+    fn of(class: Class, text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        let cause = text.into().into();
         Self { class, cause }
     }
 
@@ -241,11 +236,13 @@ impl std::fmt::Display for Failure {
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         let class = classify(&error);
-        let cause: Cause = match error.detail().and_then(without_arguments) {
-            Some(said) => Arc::new(TextCause(said.to_owned().into())),
-            None => Arc::new(RedisCause(error)),
-        };
-        Self { class, cause }
+        match error.detail().and_then(without_arguments) {
+            Some(said) => Self::of(class, said),
+            None => Self {
+                class,
+                cause: Arc::new(RedisCause(error)),
+            },
+        }
     }
 }
 
