@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use scopeguard::defer;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::hold::kind::Kind;
@@ -416,14 +417,13 @@ pub(crate) struct KeeperWork {
     /// Exclusive holds that the keeper downgrades to shared holds.
     pub(crate) downgrades: Vec<Arc<Hold>>,
     /// For metrics. There is hardly ever more than one, which allocates nothing.
-    measured: Option<(Arc<Hold>, Measured)>,
-    measured_too: Vec<(Arc<Hold>, Measured)>,
+    measured: SmallVec<[(Arc<Hold>, Measured); 1]>,
 }
 
 impl KeeperWork {
     /// Reports to metrics, once the keeper has the rest.
     pub(crate) fn record(self) {
-        for (hold, measured) in self.measured.into_iter().chain(self.measured_too) {
+        for (hold, measured) in self.measured {
             measured.record(&hold);
         }
     }
@@ -457,11 +457,7 @@ impl Effects {
 
     fn measures(&mut self, hold: &Arc<Hold>, measured: Option<Measured>) {
         let measured = measured.map(|measured| (Arc::clone(hold), measured));
-        if self.work.measured.is_none() {
-            self.work.measured = measured;
-        } else {
-            self.work.measured_too.extend(measured);
-        }
+        self.work.measured.extend(measured);
     }
 
     /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.
