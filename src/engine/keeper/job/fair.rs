@@ -88,7 +88,7 @@ impl QueuePlaces {
             // The ticket being tried may come back to the queue with its place.
             PlaceCommand::Nothing if now >= self.next => self.next = now + AGAIN,
             PlaceCommand::Vouch(holds) if now >= self.next => {
-                self.refresh(core, &holds, now);
+                self.send(core, false, None, holds, now);
             }
             PlaceCommand::Enqueue {
                 ahead,
@@ -98,7 +98,7 @@ impl QueuePlaces {
                 self.lost = false;
                 // New waiters do not put off the heartbeat.
                 let next = if has_new { self.next } else { Moment::NEVER };
-                self.ask(core, ahead.as_ref(), holds, now);
+                self.send(core, true, ahead.as_deref(), holds, now);
                 self.next = self.next.min(next);
             }
             PlaceCommand::Nothing | PlaceCommand::Vouch(..) | PlaceCommand::Enqueue { .. } => {}
@@ -115,7 +115,15 @@ impl QueuePlaces {
         self.many_wait
     }
 
-    fn ask(&mut self, core: &Core, ahead: Option<&Arc<Hold>>, holds: Vec<Arc<Hold>>, now: Moment) {
+    /// Sends one command for the places of `holds`: asks for them, behind that of `ahead`, or only refreshes them.
+    fn send(
+        &mut self,
+        core: &Core,
+        asks: bool,
+        ahead: Option<&Hold>,
+        holds: Vec<Arc<Hold>>,
+        now: Moment,
+    ) {
         let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
             return;
         };
@@ -123,45 +131,27 @@ impl QueuePlaces {
             return;
         };
         let ids: Vec<&str> = holds.iter().map(|hold| &*hold.id).collect();
-        let ahead = ahead.map(|hold| &*hold.id);
-        let call = queue.enqueue(kind.names(), ahead, &ids);
+        let call = if asks {
+            queue.enqueue(kind.names(), ahead.map(|hold| &*hold.id), &ids)
+        } else {
+            queue.vouch(kind.names(), core.client_text(), &ids)
+        };
         let command = Pending::start(&core.keeper_fleet, call.in_order());
-        for hold in &holds {
+        let expects = if asks { 1 } else { holds.len() };
+        let asks_for = if asks { holds } else { Vec::new() };
+        for hold in &asks_for {
             hold.with(|state| state.asks_for_place(true));
         }
-        self.send(PlacesCommand {
-            kind,
-            command,
-            since: now,
-            asks_for: holds,
-            expects: 1,
-        });
-    }
-
-    fn refresh(&mut self, core: &Core, holds: &[Arc<Hold>], now: Moment) {
-        let Some(kind) = holds.first().map(|hold| hold.kind.clone()) else {
-            return;
-        };
-        let Some(queue) = kind.commands.queue() else {
-            return;
-        };
-        let ids: Vec<&str> = holds.iter().map(|hold| &*hold.id).collect();
-        let call = queue.vouch(kind.names(), core.client_text(), &ids);
-        let command = Pending::start(&core.keeper_fleet, call.in_order());
-        self.send(PlacesCommand {
-            kind,
-            command,
-            since: now,
-            asks_for: Vec::new(),
-            expects: holds.len(),
-        });
-    }
-
-    fn send(&mut self, sent: PlacesCommand) {
         // The first poll sends it.
-        let _ = sent.command.clone().now_or_never();
-        self.next = sent.since + PERIOD.mul_f64(0.9 + self.random.f64() / 10.0);
-        self.in_flight = Some(sent);
+        let _ = command.clone().now_or_never();
+        self.next = now + PERIOD.mul_f64(0.9 + self.random.f64() / 10.0);
+        self.in_flight = Some(PlacesCommand {
+            kind,
+            command,
+            since: now,
+            asks_for,
+            expects,
+        });
     }
 
     /// Waits until [`update`](Self::update) has something to do.
