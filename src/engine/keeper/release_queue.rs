@@ -23,14 +23,11 @@ const TURNS: usize = 64;
 /// When a release was sent, and what it came to.
 type Sent = (Moment, CommandResult);
 
-struct QueuedRelease {
-    hold: Arc<Hold>,
-    /// Gets `None` if the release has to be sent alone.
-    sent: oneshot::Sender<Option<Sent>>,
-}
+/// A release, and what gets its outcome: `None` if it has to be sent alone.
+type ToSend = (Arc<Hold>, oneshot::Sender<Option<Sent>>);
 
 pub(super) struct ReleaseQueue {
-    waiting: Mutex<Vec<QueuedRelease>>,
+    waiting: Mutex<Vec<ToSend>>,
     turns: Semaphore,
 }
 
@@ -45,11 +42,7 @@ impl ReleaseQueue {
     /// Sends the last release of `hold` once.
     pub(super) async fn send(&self, core: &Core, hold: &Arc<Hold>) -> Sent {
         let (sent, mut answer) = oneshot::channel();
-        let hold = Arc::clone(hold);
-        self.waiting.lock().push(QueuedRelease {
-            hold: Arc::clone(&hold),
-            sent,
-        });
+        self.waiting.lock().push((Arc::clone(hold), sent));
         let mut _turn = None;
         let together = tokio::select! {
             biased;
@@ -79,7 +72,7 @@ impl ReleaseQueue {
         };
         let mut nodes = BTreeMap::<_, Vec<_>>::new();
         for release in batch {
-            let node = node_of(core, &release.hold);
+            let node = node_of(core, &release.0);
             nodes.entry(node).or_default().push(release);
         }
         join_all(nodes.into_values().map(|batch| send_together(core, batch))).await;
@@ -87,10 +80,10 @@ impl ReleaseQueue {
 }
 
 /// Sends releases of holds at one node in one write.
-async fn send_together(core: &Core, batch: Vec<QueuedRelease>) {
+async fn send_together(core: &Core, batch: Vec<ToSend>) {
     let limit = core.config.command_timeout;
     let sent_at = core.now();
-    let holds = batch.iter().map(|release| &*release.hold);
+    let holds = batch.iter().map(|(hold, _)| &**hold);
     let calls = holds.map(|hold| (hold, hold.kind.release(&hold.id, 0)));
     let answers = match core.start_together(calls) {
         None => vec![None; batch.len()],
@@ -99,8 +92,8 @@ async fn send_together(core: &Core, batch: Vec<QueuedRelease>) {
             Err(failure) => vec![Some(Err(failure)); batch.len()],
         },
     };
-    for (release, answer) in batch.into_iter().zip(answers) {
+    for ((_, release), answer) in batch.into_iter().zip(answers) {
         // If nobody waits for it any more, the keeper has ended.
-        let _ = release.sent.send(answer.map(|answer| (sent_at, answer)));
+        let _ = release.send(answer.map(|answer| (sent_at, answer)));
     }
 }
