@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
 use crate::error::Error;
@@ -90,17 +91,22 @@ impl ReentrantLock {
 
 /// The plain lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
-    let commands = KindCommands::OfAll(&Plain);
+    let commands = KindCommands::OfAll(&Plain { backoff: None });
     Kind::new(&Family::PLAIN, config, name, commands)
 }
 
 /// All its commands are the defaults of [`Commands`].
-struct Plain;
+pub(super) struct Plain {
+    /// Its waiters poll with it: it is a spin lock.
+    pub(super) backoff: Option<Backoff>,
+}
 
 impl Commands for Plain {
     fn rules(&self) -> KindRules {
         KindRules {
+            name: self.backoff.map_or(KindRules::DEFAULT.name, |_| "spin"),
             passes_on: true,
+            backoff: self.backoff,
             ..KindRules::DEFAULT
         }
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::plain::Plain;
 use crate::backoff::Backoff;
 use crate::config::Config;
-use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules};
+use crate::engine::hold::kind::{Kind, KindCommands};
 use crate::error::Error;
 use crate::lock::guard::{LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
@@ -68,22 +69,8 @@ pub(crate) fn backoff() -> Backoff {
 pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
     move |config, name| {
         backoff.validate()?;
-        let commands = KindCommands::OfOne(Arc::new(Polling { backoff }));
+        let backoff = Some(backoff);
+        let commands = KindCommands::OfOne(Arc::new(Plain { backoff }));
         Kind::new(&Family::PLAIN, config, name, commands)
-    }
-}
-
-struct Polling {
-    backoff: Backoff,
-}
-
-impl Commands for Polling {
-    fn rules(&self) -> KindRules {
-        KindRules {
-            name: "spin",
-            passes_on: true,
-            backoff: Some(self.backoff),
-            ..KindRules::DEFAULT
-        }
     }
 }
