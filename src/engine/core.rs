@@ -222,7 +222,10 @@ impl Core {
     /// Fails if the server does not allow what scripts need, some of which need its time.
     pub(crate) fn check_supported(&self, needs_time: bool) -> Result<(), Error> {
         match self.lacks.get() {
-            Some(&command) if command != "TIME" || needs_time => Err(Error::unsupported(command)),
+            Some(&command) if command != "TIME" || needs_time => Err(Error::Unsupported {
+                lock: None,
+                command,
+            }),
             _ => Ok(()),
         }
     }

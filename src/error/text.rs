@@ -1,23 +1,18 @@
 //! Parts of the texts of errors.
 
-use std::fmt;
 use std::sync::Arc;
-
-/// The prefix of a text about a lock: its name.
-pub(super) struct LockPrefix<'a>(pub(super) &'a Option<Arc<str>>);
 
 /// How many characters of a name are shown.
 const SHOWN: usize = 80;
 
-impl fmt::Display for LockPrefix<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(name) = self.0 else {
-            return Ok(());
-        };
-        match name.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "lock {:?}…: ", &name[..end]),
-            None => write!(f, "lock {name:?}: "),
-        }
+/// The prefix of a text about a lock: its name.
+pub(super) fn about(lock: &Option<Arc<str>>) -> String {
+    let Some(name) = lock else {
+        return String::new();
+    };
+    match name.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("lock {:?}…: ", &name[..end]),
+        None => format!("lock {name:?}: "),
     }
 }
 

@@ -256,12 +256,12 @@ impl From<Failure> for Error {
             }
             Class::Refused | Class::Demoted => Self::refused(true, source),
             Class::Rejected => Self::refused(false, source),
-            Class::Denied => Self::denied(source),
+            Class::Denied => Self::Denied { lock: None, source },
             Class::WrongType => Self::wrong_type(),
             Class::NoHello => ConfigError::Unsupported { reason: NO_HELLO }.into(),
             Class::UnknownService => ConfigError::UnknownService.into(),
             Class::Closed => Self::Closed,
-            Class::CrossSlot => Self::cross_slot(),
+            Class::CrossSlot => Self::CrossSlot { lock: None },
         }
     }
 }

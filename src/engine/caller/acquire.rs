@@ -233,7 +233,7 @@ async fn beside_own(
     let found = owner.find(request.kind.names(), !shared, core.now());
     match found.map_err(Error::lost)? {
         None => Ok(None),
-        Some(_) if !shared => Err(Error::would_deadlock()),
+        Some(_) if !shared => Err(Error::WouldDeadlock { lock: None }),
         Some(own) => Box::pin(enter::enter_beside(core, &own, request)).await,
     }
 }
