@@ -83,6 +83,16 @@ enum LevelOf {
     Several(Box<dyn LevelOfSeveral>),
 }
 
+/// The same call of a level, whatever it is of.
+macro_rules! each {
+    ($of:expr, $level:ident => $call:expr) => {
+        match $of {
+            LevelOf::Single($level) => $call,
+            LevelOf::Several($level) => $call,
+        }
+    };
+}
+
 /// A level of a hold of several locks as one, as a guard sees it.
 pub(super) trait LevelOfSeveral: Send + Sync {
     fn hold_count(&self) -> u32;
@@ -140,10 +150,7 @@ impl LockGuard {
     /// The number of levels of the hold. Local.
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        match &self.level {
-            LevelOf::Single(single) => single.hold_count(),
-            LevelOf::Several(level) => level.hold_count(),
-        }
+        each!(&self.level, level => level.hold_count())
     }
 
     /// The hold's [fencing token](FencingToken). A hold has one if a [fenced](crate::FencedLock) handle started or entered
@@ -213,11 +220,7 @@ impl LockGuard {
     /// Cancel safe: the lease may have been written or not.
     pub async fn verify(&self) -> Result<(), Error> {
         self.is_used();
-        match &self.level {
-            LevelOf::Single(single) => single.verify().await,
-            LevelOf::Several(level) => level.verify().await,
-        }
-        .map_err(|error| error.about(self.name()))
+        each!(&self.level, level => level.verify().await).map_err(|error| error.about(self.name()))
     }
 
     /// Enters the lock again. The hold ends when the new level is given back, too. `lease` is [`Lease::Watchdog`],
@@ -304,11 +307,8 @@ impl LockGuard {
     /// Cancel safe: the lease may have been extended or not.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.is_used();
-        match &self.level {
-            LevelOf::Single(single) => single.extend(lease).await,
-            LevelOf::Several(level) => level.extend(lease).await,
-        }
-        .map_err(|error| error.about(self.name()))
+        each!(&self.level, level => level.extend(lease).await)
+            .map_err(|error| error.about(self.name()))
     }
 
     /// Leaves the level to its owner. `unlock` of a handle that acts for the owner gives it back, anywhere, as Redisson's
@@ -319,10 +319,7 @@ impl LockGuard {
     /// A [`GuardError`] returns the guard: [`Error::NotOwner`] when it was acquired without an owner, or its owner has
     /// ended; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn detach(mut self) -> Result<(), GuardError> {
-        let detached = match &mut self.level {
-            LevelOf::Single(single) => single.detach(),
-            LevelOf::Several(level) => level.detach(),
-        };
+        let detached = each!(&mut self.level, level => level.detach());
         detached.map_err(|error| GuardError::new(self, error))
     }
 
@@ -334,10 +331,7 @@ impl LockGuard {
     /// A [`GuardError`] returns the guard: [`Error::InvalidLease`] when the level is under the watchdog or not the only
     /// one; [`Error::Lost`] when the hold is lost; [`Error::Closed`]. `?` drops the guard, which gives its level back.
     pub fn let_expire(mut self) -> Result<(), GuardError> {
-        let let_go = match &mut self.level {
-            LevelOf::Single(single) => single.let_expire(),
-            LevelOf::Several(level) => level.let_expire(),
-        };
+        let let_go = each!(&mut self.level, level => level.let_expire());
         let_go.map_err(|error| GuardError::new(self, error))
     }
 }
@@ -392,29 +386,18 @@ impl LockGuard {
 
     /// Whether the level could be detached now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
-        match &self.level {
-            LevelOf::Single(single) => single.may_detach(),
-            LevelOf::Several(level) => level.may_detach(),
-        }
-        .map_err(|error| error.about(self.name()))
+        each!(&self.level, level => level.may_detach()).map_err(|error| error.about(self.name()))
     }
 
     /// Leaves the level to its owner after [`may_detach`](Self::may_detach) allowed it. If the owner has ended meanwhile,
     /// the level is given back.
     pub(super) fn leave_to_owner(self) {
-        match self.level {
-            LevelOf::Single(single) => single.leave_to_owner(),
-            LevelOf::Several(level) => level.leave_to_owner(),
-        }
+        each!(self.level, level => level.leave_to_owner())
     }
 
     /// Whether the hold could be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
-        match &self.level {
-            LevelOf::Single(single) => single.may_expire(),
-            LevelOf::Several(level) => level.may_expire(),
-        }
-        .map_err(|error| error.about(self.name()))
+        each!(&self.level, level => level.may_expire()).map_err(|error| error.about(self.name()))
     }
 }
 
