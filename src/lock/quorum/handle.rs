@@ -137,7 +137,7 @@ impl LockOfQuorum {
         self.nodes.check_open()?;
         let asked = self.nodes.all().iter().map(async |node| {
             node.check_fit()?;
-            ask(LockOfClient::ownerless(node.engine(), kind)).await
+            ask(LockOfClient::ownerless(&node.engine, kind)).await
         });
         usable(join_all(asked).await, self.nodes.needed)
     }

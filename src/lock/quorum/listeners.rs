@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::node::QuorumNode;
 use crate::backoff::Backoff;
-use crate::engine::keeper::Route;
+use crate::engine::keeper::{Hub, Route};
 use crate::host::own;
 use crate::names::Names;
 
@@ -26,14 +26,11 @@ impl Listeners {
         let (sender, wake_ups) = mpsc::unbounded_channel();
         let (until, ended) = watch::channel(());
         for (place, node) in nodes.iter().enumerate() {
-            let listener = NodeListener {
-                place,
-                node: Arc::clone(node),
-                names: Arc::clone(names),
-                wake_ups: sender.clone(),
-                route: Arc::default(),
-            };
-            tokio::spawn(own(listener.listen(ended.clone())));
+            let listening = listen(Arc::clone(node), Arc::clone(names), ended.clone(), {
+                let sender = sender.clone();
+                move || drop(sender.send(place))
+            });
+            tokio::spawn(own(listening));
         }
         Self {
             wake_ups,
@@ -51,60 +48,49 @@ impl Listeners {
     }
 }
 
-struct NodeListener {
-    place: usize,
+/// Calls `wakes` whenever `node` published a wake-up, until `ended`.
+async fn listen(
     node: Arc<QuorumNode>,
     names: Arc<Names>,
-    wake_ups: mpsc::UnboundedSender<usize>,
-    /// Of the present subscription.
-    route: Arc<Route>,
+    mut ended: watch::Receiver<()>,
+    wakes: impl Fn(),
+) {
+    let mut route = Arc::default();
+    tokio::select! {
+        biased;
+        // The sender never sends; this resolves when it is dropped.
+        _ = ended.changed() => {}
+        () = subscribed(&node.hub, names.channel(), &mut route, wakes) => {}
+    }
+    tokio::time::sleep(LINGER).await;
+    node.hub.unsubscribe(names.channel(), &route).await;
 }
 
-impl NodeListener {
-    async fn listen(mut self, mut ended: watch::Receiver<()>) {
-        tokio::select! {
-            biased;
-            // The sender never sends; this resolves when it is dropped.
-            _ = ended.changed() => {}
-            () = self.subscribed() => {}
+/// Subscribes, again after each failure, with `route` for the present subscription. Never ends.
+async fn subscribed(hub: &Hub, channel: &str, route: &mut Arc<Route>, wakes: impl Fn()) {
+    let mut delays = Backoff::default().delays(fastrand::u64(..));
+    loop {
+        if hub.subscribe(channel, route).await.is_ok() {
+            delays.reset();
+            pass_on(route, &wakes).await;
         }
-        tokio::time::sleep(LINGER).await;
-        self.unsubscribe().await;
+        hub.unsubscribe(channel, route).await;
+        *route = Arc::default();
+        tokio::time::sleep(delays.step()).await;
     }
+}
 
-    async fn unsubscribe(&self) {
-        let channel = self.names.channel();
-        self.node.hub().unsubscribe(channel, &self.route).await;
-    }
-
-    /// Subscribes, again after each failure, and passes wake-ups on. Never ends.
-    async fn subscribed(&mut self) {
-        let mut delays = Backoff::default().delays(fastrand::u64(..));
-        loop {
-            let channel = self.names.channel();
-            let subscribed = self.node.hub().subscribe(channel, &self.route).await;
-            if subscribed.is_ok() {
-                delays.reset();
-                self.pass_on().await;
-            }
-            self.unsubscribe().await;
-            self.route = Arc::default();
-            tokio::time::sleep(delays.step()).await;
+/// Ends when the connection breaks.
+async fn pass_on(route: &Route, wakes: impl Fn()) {
+    // The lock may have become free before the subscription was confirmed, so one try is due now.
+    wakes();
+    loop {
+        route.changed.notified().await;
+        if route.is_broken() {
+            return;
         }
-    }
-
-    /// Ends when the connection breaks.
-    async fn pass_on(&self) {
-        // The lock may have become free before the subscription was confirmed, so one try is due now.
-        let _ = self.wake_ups.send(self.place);
-        loop {
-            self.route.changed.notified().await;
-            if self.route.is_broken() {
-                return;
-            }
-            if self.route.take_messages() > 0 {
-                let _ = self.wake_ups.send(self.place);
-            }
+        if route.take_messages() > 0 {
+            wakes();
         }
     }
 }

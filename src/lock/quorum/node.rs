@@ -30,9 +30,9 @@ use crate::lock::guard::LockGuard;
 use crate::script::Call;
 
 pub(crate) struct QuorumNode {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     /// Receives wake-ups for waiters; used on the steward's runtime.
-    hub: Arc<Hub>,
+    pub(super) hub: Hub,
     silent: AtomicBool,
     /// The steward probes it.
     probed: AtomicBool,
@@ -67,10 +67,7 @@ impl QuorumNode {
     /// A node with this run id, or none if it was not reached yet.
     pub(crate) fn new(engine: Arc<Engine>, run_id: Option<Arc<str>>) -> Self {
         Self {
-            hub: Arc::new(Hub::new(
-                engine.core.backend.config(),
-                engine.core.backend.cluster(),
-            )),
+            hub: Hub::new(engine.core.backend.config(), engine.core.backend.cluster()),
             engine,
             silent: AtomicBool::new(run_id.is_none()),
             probed: AtomicBool::new(false),
@@ -81,14 +78,6 @@ impl QuorumNode {
             }),
             young_until: AtomicU64::new(0),
         }
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    pub(super) fn hub(&self) -> &Hub {
-        &self.hub
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
