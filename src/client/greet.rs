@@ -210,7 +210,7 @@ async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(),
 }
 
 fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
-    if core.backend.config().dialer.is_for_cluster() {
+    if core.backend.config().dialer.for_cluster {
         return Err(unsupported("it is not in cluster mode"));
     }
     if hello.is_sentinel() {

@@ -19,6 +19,7 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
 use redis::aio::PubSub;
+use scopeguard::{ScopeGuard, guard};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
 
@@ -43,7 +44,8 @@ pub(crate) struct Dialer {
     followed: Option<Followed>,
     /// More addresses of the same cluster.
     seeds: Vec<Address>,
-    for_cluster: bool,
+    /// Whether the application said that this is a cluster.
+    pub(crate) for_cluster: bool,
     /// Which address answered last: 0 is `address`, the others are `seeds`.
     answered: AtomicUsize,
     /// Asked for credentials for each connection.
@@ -80,41 +82,30 @@ impl Led {
 }
 
 impl Followed {
+    /// Counts a question to the sentinels as in flight while the result lives.
+    fn asking(&self) -> ScopeGuard<(), impl FnOnce(())> {
+        self.led.lock().asking += 1;
+        guard((), |()| self.led.lock().asking -= 1)
+    }
+
+    /// The sentinels send a connection to `endpoint`. If earlier connections lead elsewhere, one of the two answers is
+    /// outdated, and we cannot know which, so all connections are made again, this one too.
+    fn led_to(&self, endpoint: Endpoint) {
+        let mut led = self.led.lock();
+        if led.leads_elsewhere(&endpoint) {
+            self.switch(&mut led, &endpoint);
+            self.found.notify_one();
+        } else {
+            led.endpoint = Some(endpoint);
+        }
+    }
+
     fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
         led.endpoint = None;
         self.terms.send_replace(());
         if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             log(|| tracing::info!("another server is the master now"));
         }
-    }
-}
-
-/// A question to the sentinels in flight.
-struct SentinelQuery<'a>(&'a Followed);
-
-impl<'a> SentinelQuery<'a> {
-    fn begin(followed: &'a Followed) -> Self {
-        followed.led.lock().asking += 1;
-        Self(followed)
-    }
-
-    /// The sentinels send this connection to `endpoint`. If earlier connections lead elsewhere, one of the two answers is
-    /// outdated, and we cannot know which, so all connections are made again, this one too.
-    fn led_to(&self, endpoint: Endpoint) {
-        let Self(followed) = self;
-        let mut led = followed.led.lock();
-        if led.leads_elsewhere(&endpoint) {
-            followed.switch(&mut led, &endpoint);
-            followed.found.notify_one();
-        } else {
-            led.endpoint = Some(endpoint);
-        }
-    }
-}
-
-impl Drop for SentinelQuery<'_> {
-    fn drop(&mut self) {
-        self.0.led.lock().asking -= 1;
     }
 }
 
@@ -192,11 +183,6 @@ impl Dialer {
         Self { secrets, ..self }
     }
 
-    /// Whether the application said that this is a cluster.
-    pub(crate) fn is_for_cluster(&self) -> bool {
-        self.for_cluster
-    }
-
     pub(crate) fn host(&self) -> &str {
         self.now().host()
     }
@@ -263,11 +249,11 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return self.now().identified(self.secrets.as_ref());
         };
-        let asking = SentinelQuery::begin(followed);
+        let _asking = followed.asking();
         let endpoint = followed.sentinels.master(timers, limit).await?;
         let address = self.address.at(&endpoint.host, endpoint.port);
         let address = address.map_err(|_| Failure::no_connection())?;
-        asking.led_to(endpoint);
+        followed.led_to(endpoint);
         address.identified(self.secrets.as_ref())
     }
 
@@ -474,19 +460,19 @@ mod tests {
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
         assert!(!dialer.switch_to(&endpoint(1)), "nothing leads anywhere");
-        SentinelQuery::begin(followed).led_to(endpoint(1));
+        followed.led_to(endpoint(1));
         let first = MasterTerm::current(&followed.terms);
         assert!(!dialer.switch_to(&endpoint(1)), "it leads there");
         assert!(!first.is_over());
         assert!(dialer.switch_to(&endpoint(2)));
         assert!(first.is_over());
-        SentinelQuery::begin(followed).led_to(endpoint(2));
+        followed.led_to(endpoint(2));
         let second = MasterTerm::current(&followed.terms);
         assert!(
             !dialer.switch_to(&endpoint(2)),
             "the old one is forgotten, and nobody asks"
         );
-        let asking = SentinelQuery::begin(followed);
+        let asking = followed.asking();
         assert!(
             dialer.switch_to(&endpoint(2)),
             "an answer in flight may name the old one"
@@ -502,16 +488,16 @@ mod tests {
         let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
         let followed = dialer.followed.as_ref().unwrap();
         let term = MasterTerm::current(&followed.terms);
-        SentinelQuery::begin(followed).led_to(endpoint(1));
-        SentinelQuery::begin(followed).led_to(endpoint(1));
+        followed.led_to(endpoint(1));
+        followed.led_to(endpoint(1));
         assert!(!term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), None);
-        SentinelQuery::begin(followed).led_to(endpoint(2));
+        followed.led_to(endpoint(2));
         assert!(term.is_over());
         assert_eq!(dialer.found_elsewhere().now_or_never(), Some(()));
         let term = MasterTerm::current(&followed.terms);
         // The next question to the sentinels shows which answer was right.
-        SentinelQuery::begin(followed).led_to(endpoint(1));
+        followed.led_to(endpoint(1));
         assert!(!term.is_over());
     }
 }
