@@ -11,7 +11,7 @@ use super::address::Endpoint;
 use super::connection::Connection;
 use super::dial::Dialer;
 use super::hello::Hello;
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Class, Failure};
 use crate::backend::timers::Timers;
 use crate::config::Publish;
 
@@ -105,8 +105,9 @@ impl ClusterNode {
         let (hello, id) = greeted.map_err(Failure::greeting)?;
         let known = self.id.get().zip(id);
         if !hello.is_in_cluster() || known.is_some_and(|(known, id)| **known != *id) {
-            // It would accept keys that are not its own.
-            return Err(Failure::other_server());
+            // It would accept keys that are not its own. Nothing was sent to it but the greeting.
+            let text = "the address of the cluster node belongs to another server now";
+            return Err(Failure::of(Class::Unreached, text));
         }
         let sharded = !hello.is_older_than(SHARDED_SINCE);
         self.sharded.store(sharded, Ordering::Relaxed);

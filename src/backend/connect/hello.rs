@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 
-use crate::backend::failure::{Failure, is_unknown_command};
+use crate::backend::failure::{Class, Failure, is_unknown_command};
 use crate::clock::{Clock, Moment};
 
 /// The reply to `HELLO`.
@@ -84,7 +84,8 @@ pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Resu
     if field(&about, "role").as_deref() == Some("master") {
         Ok(())
     } else {
-        Err(Failure::not_the_master())
+        let text = "the server named by the sentinels is not a master";
+        Err(Failure::of(Class::Unreached, text))
     }
 }
 

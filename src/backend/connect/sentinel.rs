@@ -93,7 +93,10 @@ impl Sentinels {
             connection.send_packed_commands(&question, 0, 2).await
         };
         let answers = timers.within(limit, asking).await;
-        let answers = answers.ok_or_else(|| Failure::silent_sentinel(limit))?;
+        let answers = answers.ok_or_else(|| {
+            let text = format!("no answer of a sentinel within connect_timeout ({limit:?})");
+            Failure::of(Class::Unreached, text)
+        })?;
         answer(answers.map_err(Failure::connecting)?)
     }
 

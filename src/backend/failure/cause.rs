@@ -24,7 +24,10 @@ struct RedisCause(RedisError);
 
 impl Failure {
     /// With a cause that is only a text, for users.
-    fn of(class: Class, text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn of(
+        class: Class,
+        text: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         let cause = text.into().into();
         Self { class, cause }
     }
@@ -61,27 +64,10 @@ impl Failure {
         Self::of(Class::Unreached, text)
     }
 
-    pub(crate) fn silent_sentinel(limit: Duration) -> Self {
-        let text = format!("no answer of a sentinel within connect_timeout ({limit:?})");
-        Self::of(Class::Unreached, text)
-    }
-
-    /// A server of a quorum did not answer in time.
-    pub(crate) fn slow_server(limit: Duration) -> Self {
-        let text = format!("no reply within node_timeout ({limit:?})");
-        Self::of(Class::Unanswered, text)
-    }
-
     /// No known node has the slot. The command was certainly not sent.
     pub(crate) fn no_node() -> Self {
         let text = "no known cluster node serves the slot of the lock";
         Self::of(Class::NotReady, text)
-    }
-
-    /// Nothing was sent to it but the greeting.
-    pub(crate) fn other_server() -> Self {
-        let text = "the address of the cluster node belongs to another server now";
-        Self::of(Class::Unreached, text)
     }
 
     /// No single node has all keys. The command certainly did not run.
@@ -145,11 +131,6 @@ impl Failure {
     /// The server is a replica. Nothing was sent to it.
     pub(crate) fn demoted() -> Self {
         Self::of(Class::Demoted, "the server is a replica now")
-    }
-
-    pub(crate) fn not_the_master() -> Self {
-        let text = "the server named by the sentinels is not a master";
-        Self::of(Class::Unreached, text)
     }
 
     /// The system did not start the keeper's thread.

@@ -26,10 +26,11 @@ impl Listeners {
         let (sender, wake_ups) = mpsc::unbounded_channel();
         let (until, ended) = watch::channel(());
         for (place, node) in nodes.iter().enumerate() {
-            let listening = listen(Arc::clone(node), Arc::clone(names), ended.clone(), {
-                let sender = sender.clone();
-                move || drop(sender.send(place))
-            });
+            let sender = sender.clone();
+            let wakes = move || {
+                let _ = sender.send(place);
+            };
+            let listening = listen(Arc::clone(node), Arc::clone(names), ended.clone(), wakes);
             tokio::spawn(own(listening));
         }
         Self {

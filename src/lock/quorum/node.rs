@@ -16,7 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::rules::NodeTimeout;
-use crate::backend::{Connected, Failure, Hello, Lane, Pending, connected};
+use crate::backend::{Class, Connected, Failure, Hello, Lane, Pending, connected};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::engine::caller::acquire::{AcquireOutcome, acquire, request};
@@ -35,7 +35,7 @@ pub(crate) struct QuorumNode {
     pub(super) hub: Hub,
     silent: AtomicBool,
     /// The steward probes it.
-    probed: AtomicBool,
+    pub(super) probed: AtomicBool,
     /// A late round waits for anything that it sends.
     watched: AtomicBool,
     about: Mutex<About>,
@@ -204,7 +204,10 @@ impl QuorumNode {
             let again = core.backend.config().connect_timeout + limit;
             acquired = timers.within(again, acquiring).await;
         }
-        let got = acquired.unwrap_or_else(|| Err(Failure::slow_server(limit).into()))?;
+        let got = acquired.unwrap_or_else(|| {
+            let text = format!("no reply within node_timeout ({limit:?})");
+            Err(Failure::of(Class::Unanswered, text).into())
+        })?;
         let answer = match got {
             AcquireOutcome::In(entered) => {
                 NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))
@@ -222,11 +225,6 @@ impl QuorumNode {
     pub(super) fn lane(&self) -> Option<Arc<Lane>> {
         let fleet = self.core().backend.callers_fleet().ok()?;
         Some(Arc::clone(fleet.home()))
-    }
-
-    /// The steward stops probing it.
-    pub(super) fn probe_ends(&self) {
-        self.probed.store(false, Ordering::Relaxed);
     }
 
     /// Probes it until it answers within `longest` and reports what it is, and measures how far away it is. False when its

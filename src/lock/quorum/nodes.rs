@@ -243,7 +243,7 @@ impl QuorumNodes {
                     return;
                 };
                 if quorum.may_join(place) {
-                    node.probe_ends();
+                    node.probed.store(false, Ordering::Relaxed);
                     return quorum.note_answer(place, None);
                 }
                 drop(quorum);
