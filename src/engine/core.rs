@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) report: Report,
     pub(crate) client_id: Uuid,
     /// The first half of every hold id.
-    client: Box<str>,
+    pub(crate) client: Box<str>,
     pub(crate) backend: Backend,
     /// The keeper's own lanes.
     pub(crate) keeper_fleet: Arc<Fleet>,
@@ -80,7 +80,7 @@ pub(crate) struct Core {
     /// Nothing is kept alive any more: all holds have ended or are lost.
     closed: AtomicBool,
     /// Whether Redis denied a wake-up before.
-    wake_up_denied: AtomicBool,
+    pub(super) wake_up_denied: AtomicBool,
     /// A command that scripts need and that the server does not know.
     lacks: OnceLock<&'static str>,
     numbers: AtomicU64,
@@ -173,10 +173,6 @@ impl Core {
         Moment::from_nanos(self.runs_since.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn client_text(&self) -> &str {
-        &self.client
-    }
-
     pub(crate) fn hold_id(&self, number: u64) -> Arc<str> {
         let mut digits = itoa::Buffer::new();
         // On the stack, to save an allocation a hold. It has room for every client id and number.
@@ -245,11 +241,6 @@ impl Core {
         if !self.is_closing() {
             stops.await;
         }
-    }
-
-    pub(crate) fn first_denied_wake_up(&self) -> bool {
-        // Relaxed: only one caller has to get true.
-        !self.wake_up_denied.swap(true, Ordering::Relaxed)
     }
 
     /// Leaves `mail` to the keeper.

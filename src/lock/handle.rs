@@ -593,7 +593,7 @@ impl LockTarget for LockOfClient {
         if let Err(silence @ Error::Unavailable { .. }) = ask(core, probe).await {
             return Err(silence);
         }
-        let call = kind.commands.force(names, core.client_text());
+        let call = kind.commands.force(names, &core.client);
         let reply = tell(core, call).await?;
         match reply {
             Reply::Gone => Ok(false),

@@ -3,6 +3,7 @@
 //! 1. Each acquire is a hold of its own with a lease, whatever it takes: there are no owners, and nothing is entered again.
 //! 2. Permits are given back by their guard, or when their lease ends; nobody gives back what it does not have.
 
+use std::iter;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -474,7 +475,7 @@ impl PermitExpirableSemaphore {
     pub async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         let released = async {
             let names = self.target.kind()?.names();
-            let call = Records::Shared.release_one(names, id);
+            let call = Records::Shared.release(names, "given", iter::once(id));
             match tell(self.target.core(), call).await? {
                 Reply::Gone => Ok(false),
                 Reply::Woke(_) | Reply::Done(_) | Reply::Unheard(_) => Ok(true),

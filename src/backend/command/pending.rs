@@ -159,7 +159,7 @@ impl Pending {
     /// Ends it if it was certainly not sent.
     pub(crate) fn take_back(&self) {
         if !self.is_handed_over() {
-            self.shared.end_unsent();
+            self.shared.fail_unsent(&self.shared.lane.not_sent());
         }
     }
 
@@ -496,11 +496,6 @@ impl InFlight {
         }
         self.wake_but(None);
         self.lane.admit();
-    }
-
-    /// Ends it if it was not handed over yet.
-    fn end_unsent(&self) {
-        self.fail_unsent(&self.lane.not_sent());
     }
 
     /// Wakes all clones that wait, except this one.

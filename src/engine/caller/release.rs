@@ -8,6 +8,7 @@
 //! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -253,7 +254,8 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
 impl Core {
     /// Logs, once per client, that Redis denied the wake-up of a release.
     pub(crate) fn warn_wake_up_denied(&self, names: &Arc<Names>) {
-        if self.first_denied_wake_up() {
+        // Relaxed: only one caller has to find false.
+        if !self.wake_up_denied.swap(true, Ordering::Relaxed) {
             let names = Arc::clone(names);
             log(move || {
                 tracing::warn!(

@@ -490,7 +490,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn start_job(&mut self) -> bool {
         let attempt = self.seat.attempt();
         let left = attempt.is_some_and(|attempt| attempt.overdue || !attempt.ticket.is_waiting());
-        let waits = !self.queue.is_empty() || self.succession.has_gap();
+        let waits = !self.queue.is_empty() || self.succession.left.is_some();
         let start = self.job.is_none() && (left || waits);
         if start {
             self.job = Some(Arc::default());

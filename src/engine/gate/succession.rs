@@ -34,13 +34,13 @@ pub(super) struct Succession {
     /// How long the next gap is.
     gap: Duration,
     /// The last gap, until it is known whether somebody came.
-    left: Option<Gap>,
+    pub(super) left: Option<Gap>,
     /// No gap begins before that.
     rest_until: Moment,
 }
 
 #[derive(Debug)]
-struct Gap {
+pub(super) struct Gap {
     since: Moment,
     until: Moment,
     /// Others heard that the lock is free.
@@ -120,11 +120,6 @@ impl Succession {
             until,
             heard,
         });
-    }
-
-    /// Whether a gap began of which it is not known whether somebody came.
-    pub(super) fn has_gap(&self) -> bool {
-        self.left.is_some()
     }
 
     /// Until when the lock is left to others, if it is.

@@ -42,12 +42,6 @@ struct OwnerHold {
     detached: Vec<Level>,
 }
 
-impl OwnerHold {
-    fn has_guards(&self) -> bool {
-        self.hold.count() as usize > self.detached.len()
-    }
-}
-
 /// One level of a hold, and its owner. A guard wraps one.
 #[derive(Clone)]
 pub(crate) struct HeldLevel {
@@ -143,7 +137,7 @@ impl OwnerState {
         let goes_on = |held: &OwnerHold| shared && held.hold.phase() == Phase::Held;
         if !holds.iter().any(goes_on) {
             // From now on only guards report lost levels: the handle gives back levels of the new hold.
-            holds.retain(|held| shared && held.has_guards());
+            holds.retain(|held| shared && held.hold.count() as usize > held.detached.len());
         }
         holds.push(held);
     }

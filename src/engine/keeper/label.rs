@@ -16,7 +16,7 @@ pub(super) async fn show(keeper: Arc<Keeper>) {
     let Some(label) = core.config.label.as_deref() else {
         return;
     };
-    let key = label_key(core.client_text());
+    let key = label_key(&core.client);
     let lease = core.plan.lease;
     while !keeper.is_closing() {
         let set = Call::plain("SET").own_key(&key).arg(label).arg("PX");

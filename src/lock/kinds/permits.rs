@@ -186,8 +186,8 @@ impl Records {
         call.arg(how).arg(permits.to_string()).wakes(names)
     }
 
-    /// Gives permits back; `forgotten` says what becomes of those that never end.
-    fn release<'a>(
+    /// Gives permits back, whoever has them; `forgotten` says what becomes of those that never end.
+    pub(in crate::lock) fn release<'a>(
         self,
         names: &'a Names,
         forgotten: &'static str,
@@ -196,11 +196,6 @@ impl Records {
         let call = PERMITS_RELEASE.on(names).key(self.of(names));
         let call = call.arg(names.channel()).arg(forgotten);
         with_ids(call, ids).publishes()
-    }
-
-    /// Gives a permit back, whoever has it.
-    pub(in crate::lock) fn release_one(self, names: &Names, id: PermitId) -> Call<'_> {
-        self.release(names, "given", std::iter::once(id))
     }
 }
 

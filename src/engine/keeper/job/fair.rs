@@ -134,7 +134,7 @@ impl QueuePlaces {
         let call = if asks {
             queue.enqueue(kind.names(), ahead.map(|hold| &*hold.id), &ids)
         } else {
-            queue.vouch(kind.names(), core.client_text(), &ids)
+            queue.vouch(kind.names(), &core.client, &ids)
         };
         let command = Pending::start(&core.keeper_fleet, call.in_order());
         let expects = if asks { 1 } else { holds.len() };

@@ -481,7 +481,7 @@ impl NameJob {
     fn send_note(&self, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
         let core = &self.keeper.core;
         let commands = &kind.commands;
-        let call = commands.mark(kind.names(), core.client_text(), waited, note)?;
+        let call = commands.mark(kind.names(), &core.client, waited, note)?;
         let pending = Pending::start(&core.keeper_fleet, call.in_order());
         // The first poll sends it.
         let _ = pending.clone().now_or_never();
