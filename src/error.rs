@@ -77,7 +77,7 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync + 'static>;
 #[non_exhaustive]
 pub enum Error {
     /// The hold was lost before it was released; others may have changed what it protected.
-    #[error("{}the hold was lost: {reason}", about(lock))]
+    #[error("{}the hold was lost: {reason}", about(lock.as_deref()))]
     #[non_exhaustive]
     Lost {
         /// The lock's name.
@@ -86,14 +86,14 @@ pub enum Error {
         reason: LostReason,
     },
     /// This owner has no level of the lock to release or to detach.
-    #[error("{}it is not held by this owner", about(lock))]
+    #[error("{}it is not held by this owner", about(lock.as_deref()))]
     #[non_exhaustive]
     NotOwner {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
     /// The key exists and is not a lock of this kind, or the key of the lock's fencing token exists and holds no number.
-    #[error("{}the key exists and is not a lock of this kind", about(lock))]
+    #[error("{}the key exists and is not a lock of this kind", about(lock.as_deref()))]
     #[non_exhaustive]
     WrongType {
         /// The lock's name.
@@ -101,14 +101,14 @@ pub enum Error {
     },
     /// The lock's next fencing token would exceed 2^53, the largest number that Redis' scripts count exactly, because
     /// such a number was written into the token's key. The lock was not taken.
-    #[error("{}the next fencing token would exceed 2^53", about(lock))]
+    #[error("{}the next fencing token would exceed 2^53", about(lock.as_deref()))]
     #[non_exhaustive]
     FencingTokenTooLarge {
         /// The lock's name.
         lock: Option<Arc<str>>,
     },
     /// A lock's name must not be empty, and with the client's `key_prefix` not be longer than 512 bytes.
-    #[error("{}{}", about(lock), name_problem(lock.as_deref(), *bytes))]
+    #[error("{}{}", about(lock.as_deref()), name_problem(lock.as_deref(), *bytes))]
     #[non_exhaustive]
     InvalidName {
         /// The lock's name.
@@ -118,7 +118,7 @@ pub enum Error {
     },
     /// In a cluster all keys of a lock must be in one slot. Those of this name are not, because it has braces without text
     /// between the first `{` and the next `}`. Outside a cluster the name is valid.
-    #[error("{}its keys would be in different cluster slots", about(lock))]
+    #[error("{}its keys would be in different cluster slots", about(lock.as_deref()))]
     #[non_exhaustive]
     CrossSlot {
         /// The lock's name.
@@ -128,7 +128,7 @@ pub enum Error {
     /// first, or take the write lock first and [downgrade](crate::WriteGuard::downgrade) it.
     #[error(
         "{}an owner that holds the read lock cannot wait for the write lock",
-        about(lock)
+        about(lock.as_deref())
     )]
     #[non_exhaustive]
     WouldDeadlock {
@@ -137,7 +137,7 @@ pub enum Error {
     },
     /// The lease is out of bounds (10 ms to 365 days; in a quorum up to its `max_lease`), or the level's lease does not
     /// allow the operation.
-    #[error("{}{problem}", about(lock))]
+    #[error("{}{problem}", about(lock.as_deref()))]
     #[non_exhaustive]
     InvalidLease {
         /// The lock's name.
@@ -149,7 +149,7 @@ pub enum Error {
     /// has.
     #[error(
         "{}{given} permits, but at least {smallest} and at most {largest} are allowed",
-        about(lock)
+        about(lock.as_deref())
     )]
     #[non_exhaustive]
     InvalidCount {
@@ -163,7 +163,7 @@ pub enum Error {
         largest: i64,
     },
     /// Redis denied the command: authentication, or the user's ACL.
-    #[error("{}Redis denied the command", about(lock))]
+    #[error("{}Redis denied the command", about(lock.as_deref()))]
     #[non_exhaustive]
     Denied {
         /// The lock's name; none when it was denied to connect.
@@ -173,7 +173,7 @@ pub enum Error {
     },
     /// Redis refused the command: out of memory, not enough replicas, read-only. Or too few replicas
     /// [acknowledged](Self::not_replicated) it.
-    #[error("{}Redis refused the command", about(lock))]
+    #[error("{}Redis refused the command", about(lock.as_deref()))]
     #[non_exhaustive]
     Refused {
         /// The lock's name; none while connecting.
@@ -187,7 +187,7 @@ pub enum Error {
     /// sent. The text says which kinds work there.
     #[error(
         "{}the server does not allow {command}: {}",
-        about(lock),
+        about(lock.as_deref()),
         without(command)
     )]
     #[non_exhaustive]
@@ -199,7 +199,7 @@ pub enum Error {
     },
     /// No usable reply: no connection, no reply in time, or a server that is loading or busy; in a cluster, a slot that no
     /// node serves, or whose keys are migrating.
-    #[error("{}Redis is not available", about(lock))]
+    #[error("{}Redis is not available", about(lock.as_deref()))]
     #[non_exhaustive]
     Unavailable {
         /// The lock's name; none while connecting.
@@ -213,7 +213,7 @@ pub enum Error {
     /// reach more of them.
     #[error(
         "{}no quorum: {reached} servers answered, {needed} needed",
-        about(lock)
+        about(lock.as_deref())
     )]
     #[non_exhaustive]
     NoQuorum {

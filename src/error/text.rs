@@ -1,12 +1,10 @@
 //! Parts of the texts of errors.
 
-use std::sync::Arc;
-
 /// How many characters of a name are shown.
 const SHOWN: usize = 80;
 
 /// The prefix of a text about a lock: its name.
-pub(super) fn about(lock: &Option<Arc<str>>) -> String {
+pub(super) fn about(lock: Option<&str>) -> String {
     let Some(name) = lock else {
         return String::new();
     };

@@ -392,7 +392,7 @@ impl LockGuard {
     /// Leaves the level to its owner after [`may_detach`](Self::may_detach) allowed it. If the owner has ended meanwhile,
     /// the level is given back.
     pub(super) fn leave_to_owner(self) {
-        each!(self.level, level => level.leave_to_owner())
+        each!(self.level, level => level.leave_to_owner());
     }
 
     /// Whether the hold could be left to its lease now.
