@@ -113,6 +113,10 @@ impl Plan {
             Self::of(seed)
         };
         plan.replica = Some(LAGS[usize::try_from(seed / 5 % 4).unwrap_or(0)]);
+        // A renewal may wait for the acknowledgement of what was sent before it.
+        if plan.watchdog_lease.as_millis() <= 4 * u128::from(plan.furthest_ms()) {
+            plan.watchdog_lease = Duration::from_secs(3);
+        }
         plan
     }
 
