@@ -30,9 +30,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         lost: bool,
         mut hold: impl FnMut(&Arc<Ticket>) -> Arc<Hold>,
     ) -> PlaceCommand {
-        // The ticket being tried is out of the queue and counts as first.
+        // The ticket being tried counts as first. It may have the lock, and have given it back, before a request for all
+        // places runs, which would give it a place again.
         let tried_place = match &self.seat {
-            Seat::Trying(attempt) => attempt.ticket.unsettled(),
+            Seat::Trying(attempt)
+            | Seat::Releasing {
+                next: Some(attempt),
+                ..
+            } => attempt.ticket.unsettled(),
             _ => None,
         };
         if lost && tried_place.is_some() {

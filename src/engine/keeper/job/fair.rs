@@ -9,7 +9,7 @@
 //! 3. Until it knows, no later waiter of the client asks for a place: it would be ahead of the waiters that lost theirs.
 //! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
 //!    is repeated.
-//! 5. The ticket being tried is out of the queue and counts as first.
+//! 5. The ticket being tried for counts as first. Until its try is answered, lost places are not asked for again.
 //! 6. Each heartbeat wakes the head of a free lock. Where Redis says that the clients are so many that one of them sends
 //!    its heartbeat every moment, those behind the head do not poll.
 
