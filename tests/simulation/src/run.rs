@@ -539,7 +539,8 @@ fn settings(plan: &Plan) -> Settings {
         watchdog_lease: plan.watchdog_lease,
         command_timeout: plan.command_timeout,
         backoff_cap: Duration::from_secs(1),
-        scheduling: Duration::from_millis(10) + round_trip,
+        // A note of a waiting writer is removed behind the batch that is under way.
+        scheduling: Duration::from_millis(10) + round_trip + acknowledged / 3,
         clean_wake: Duration::from_millis(100) + 3 * (round_trip + acknowledged),
         recovery: Duration::from_secs(3) + 6 * (round_trip + acknowledged),
         cleanup: Duration::from_secs(1) + 3 * (round_trip + acknowledged),
