@@ -22,6 +22,7 @@ use crate::lock::{
     CountDownLatch, Election, FairLock, FencedLock, Owner, PermitExpirableSemaphore, ReadWriteLock,
     ReentrantLock, Semaphore, SimpleLock, SpinLock,
 };
+use crate::log::log;
 use crate::report::Stats;
 
 /// A client of one Redis deployment: it makes locks and keeps them alive. Cheap to clone; a process usually has one.
@@ -236,7 +237,7 @@ impl Client {
         let holds = core.holds();
         let held = held(&holds);
         if !in_time {
-            tracing::warn!("the client is shut down with holds left");
+            log(|| tracing::warn!("the client is shut down with holds left"));
         }
         core.close(LostReason::Shutdown);
         self.engine.joined().await;

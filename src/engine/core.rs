@@ -316,8 +316,11 @@ impl Core {
     /// For how long the watchdog renews `hold` now, if it does, and how long the client vouches for it from now on.
     pub(crate) fn vouched(&self, hold: &Hold) -> (Option<LeaseMs>, LeaseMs) {
         let now = self.now();
-        let (renewed, ends) =
-            hold.with(|state| (state.renewal_lease(self.plan, now), state.lease_ends()));
+        let (renewed, ends) = hold.with(|state| {
+            let renewed = state.renewal_lease(self.plan, now);
+            renewed.inspect(|lease| state.asks_for(*lease));
+            (renewed, state.lease_ends())
+        });
         let left = LeaseMs::of(now.until(ends));
         (renewed, renewed.map_or(left, |lease| left.max(lease)))
     }

@@ -13,6 +13,7 @@ use crate::backoff::Backoff;
 use crate::engine::caller::release;
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::keeper::Engine;
+use crate::log::log;
 
 /// Who may enter a lock again: one flow of control, like a thread in Java.
 ///
@@ -160,10 +161,13 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let detached = self.state.end();
         if !detached.is_empty() {
-            tracing::warn!(
-                levels = detached.len(),
-                "an owner ended with detached levels; they are given back"
-            );
+            let levels = detached.len();
+            log(move || {
+                tracing::warn!(
+                    levels,
+                    "an owner ended with detached levels; they are given back"
+                );
+            });
         }
         for entered in detached {
             release::drop_level(&self.engine.core, &entered);

@@ -18,8 +18,8 @@ use crate::host::HostStream;
 use crate::log::log;
 use crate::secrets::Tls;
 
-/// How to encrypt a connection. None for an address without encryption, and for one without verification of certificates, which is left to
-/// redis-rs.
+/// How to encrypt a connection. None for an address without encryption, and for one without verification of certificates,
+/// which is left to redis-rs.
 pub(super) fn connector(
     address: &ConnectionAddr,
     tls: &Tls,
@@ -65,6 +65,7 @@ pub(super) async fn connect(
     let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
     Ok(connector.connect(name, stream).await?)
 }
+
 /// Fails when a certificate or key cannot be read.
 pub(crate) fn check_tls(tls: &Tls) -> Result<(), ConfigError> {
     let anywhere = ConnectionAddr::TcpTls {

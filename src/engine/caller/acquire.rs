@@ -28,6 +28,7 @@ use crate::engine::hold::state::Level;
 use crate::engine::hold::{Effects, Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::log::log;
 use crate::report::{LockMetrics, Waits};
 
 /// The target of the span of an acquire.
@@ -264,6 +265,7 @@ pub(crate) fn start_join(
     ticket: &Ticket,
 ) -> (Arc<Hold>, Pending) {
     let request = &ticket.request;
+    shared.with(|state| state.asks_for(request.lease));
     let pending = Pending::start(fleet, request.kind.join(&shared.id, request.lease));
     (Arc::clone(shared), pending)
 }
@@ -382,8 +384,9 @@ impl Waiting<'_> {
         if matches!(verdict, Verdict::Granted(_)) {
             let waited = self.ticket.request.since.until(self.core.now());
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            let name = self.ticket.request.kind.names().name();
-            tracing::debug!(name, waited_ms, "acquired after waiting");
+            let names = Arc::clone(self.ticket.request.kind.names());
+            // A quorum waits for its servers' locks on a thread of its own.
+            log(move || tracing::debug!(name = names.name(), waited_ms, "acquired after waiting"));
         }
     }
 

@@ -173,8 +173,10 @@ async fn write(
             count::written(core, hold, count, sent_at);
         }
         Err(failure) => {
-            let name = hold.kind.names().name();
-            tracing::debug!(name, cause = %failure, "hold count not written");
+            let names = Arc::clone(hold.kind.names());
+            log(move || {
+                tracing::debug!(name = names.name(), cause = %failure, "hold count not written");
+            });
         }
     }
     // A hold that was lost during the write is lost. A hold that its other levels ended is not.

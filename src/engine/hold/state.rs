@@ -143,7 +143,7 @@ pub(crate) struct HoldState {
     /// As `acquire_unanswered`, of a release that was sent while the hold was valid.
     release_unanswered: bool,
     place: PlaceRequest,
-    /// The longest lease that a re-entry asked for, answered or not.
+    /// The longest lease that was asked for after the acquire, answered or not.
     longest_asked: Duration,
     /// Whether it ever had a level whose lease has an end.
     was_fixed: bool,
@@ -272,7 +272,7 @@ impl HoldState {
         self.acquire_unanswered = true;
     }
 
-    /// A re-entry asks for `lease`. Redis may grant it at any later time, whether or not that is answered.
+    /// A re-entry or a renewal asks for `lease`. Redis may grant it at any later time, whether or not that is answered.
     pub(crate) fn asks_for(&mut self, lease: LeaseMs) {
         self.longest_asked = self.longest_asked.max(lease.duration());
     }

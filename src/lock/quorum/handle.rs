@@ -20,6 +20,7 @@ use crate::lock::inspect::{Holder, InspectTarget};
 use crate::lock::kinds::{self, fenced, plain};
 use crate::lock::object::{LockInfo, Ttl};
 use crate::lock::several::CompositeOwner;
+use crate::log::log;
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
@@ -299,10 +300,13 @@ impl Drop for QuorumOwner {
     fn drop(&mut self) {
         let detached = self.state.end();
         if !detached.is_empty() {
-            tracing::warn!(
-                levels = detached.len(),
-                "an owner ended with detached levels; they are given back"
-            );
+            let levels = detached.len();
+            log(move || {
+                tracing::warn!(
+                    levels,
+                    "an owner ended with detached levels; they are given back"
+                );
+            });
         }
     }
 }

@@ -297,9 +297,7 @@ impl Strike<'_> {
         let (from, kind, scope) = (self.from, self.kind.clone(), Scope::Client(self.client));
         let tail = nanos(self.members.command_timeout());
         tokio::spawn(async move {
-            while world.has_any(&silent) {
-                sleep(Duration::from_millis(20)).await;
-            }
+            world.has_none(&silent).await;
             let until = story.now() + tail;
             story.push(Record::Fault {
                 from,

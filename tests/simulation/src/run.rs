@@ -8,7 +8,7 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use watchlock::__simulation::{self as simulated, Process};
 use watchlock::{Client, Error, Lease, Quorum, ShutdownReport};
 use watchlock_support::checker::{self, Settings};
@@ -358,7 +358,7 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
     );
     let disturbing = tokio::spawn(disturbing);
     while !is_over() {
-        sleep(Duration::from_millis(20)).await;
+        let _ = timeout_at(begun + LONGEST, story.next_section()).await;
     }
     let mut violations = Vec::new();
     let faults = disturbing.await.unwrap_or_else(|error| {
@@ -539,8 +539,9 @@ fn settings(plan: &Plan) -> Settings {
         watchdog_lease: plan.watchdog_lease,
         command_timeout: plan.command_timeout,
         backoff_cap: Duration::from_secs(1),
+        scheduling: Duration::from_millis(10) + round_trip,
         // A note of a waiting writer is removed behind the batch that is under way.
-        scheduling: Duration::from_millis(10) + round_trip + acknowledged / 3,
+        given_up: acknowledged / 3,
         clean_wake: Duration::from_millis(100) + 3 * (round_trip + acknowledged),
         recovery: Duration::from_secs(3) + 6 * (round_trip + acknowledged),
         cleanup: Duration::from_secs(1) + 3 * (round_trip + acknowledged),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use watchlock_support::history::{Call, LockKind, Nanos, Outcome, Record};
 
@@ -16,6 +17,7 @@ pub const LET_EXPIRE: &str = "let_expire";
 pub struct Story {
     begun: Instant,
     inner: Arc<Mutex<Lines>>,
+    section: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -31,6 +33,7 @@ impl Story {
         Self {
             begun: Instant::now(),
             inner: Arc::default(),
+            section: Arc::default(),
         }
     }
 
@@ -67,7 +70,10 @@ impl Story {
     pub fn returned(&self, op: u64, outcome: Outcome, token: Option<u64>) {
         let mut inner = self.inner.lock();
         let t = self.next(&mut inner);
-        inner.sections += usize::from(matches!(outcome, Outcome::Acquired(1)));
+        if matches!(outcome, Outcome::Acquired(1)) {
+            inner.sections += 1;
+            self.section.notify_one();
+        }
         inner.records.push(Record::Return {
             t,
             op,
@@ -75,6 +81,11 @@ impl Story {
             outcome,
             token,
         });
+    }
+
+    /// Resolves when a section has begun since it last did.
+    pub async fn next_section(&self) {
+        self.section.notified().await;
     }
 
     /// The names of locks that a client left to their leases.

@@ -69,6 +69,8 @@ struct State {
     links: BTreeMap<(usize, usize), Link>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// A connection has ended.
+    ended: Arc<Notify>,
     events: BinaryHeap<Reverse<Event>>,
     next_event: u64,
     rng: Rng,
@@ -188,6 +190,7 @@ impl World {
                 links: BTreeMap::new(),
                 connections: BTreeMap::new(),
                 next_connection: 0,
+                ended: Arc::default(),
                 events: BinaryHeap::new(),
                 next_event: 0,
                 rng,
@@ -305,13 +308,21 @@ impl World {
         silent
     }
 
-    /// Whether one of these connections is still there.
-    pub fn has_any(&self, numbers: &[u64]) -> bool {
-        let state = self.state.lock();
-        let mut open = numbers
-            .iter()
-            .filter_map(|number| state.connections.get(number));
-        open.any(|connection| connection.end.is_none())
+    /// Resolves when none of these connections is there any more.
+    pub async fn has_none(&self, numbers: &[u64]) {
+        let ended = Arc::clone(&self.state.lock().ended);
+        loop {
+            let next = ended.notified();
+            let is_open = |number: &u64| {
+                let state = self.state.lock();
+                let connection = state.connections.get(number);
+                connection.is_some_and(|connection| connection.end.is_none())
+            };
+            if !numbers.iter().any(is_open) {
+                return;
+            }
+            next.await;
+        }
     }
 
     /// From the second piece from now on nothing arrives on one of the connections of a process.
@@ -570,6 +581,7 @@ impl State {
             && connection.end.is_none()
         {
             connection.end = Some(End::Reset);
+            self.ended.notify_waiters();
             connection.readable.clear();
             wakers.extend(connection.reader.take());
             wakers.extend(connection.writer.take());
@@ -674,6 +686,7 @@ impl State {
                         self.servers[server].store.disconnect(session);
                     }
                     self.connections.remove(&number);
+                    self.ended.notify_waiters();
                 }
             }
             What::Ended(number) => {
@@ -685,6 +698,7 @@ impl State {
                         return self.at(at + 50_000, What::Ended(number));
                     }
                     connection.end.get_or_insert(End::Closed);
+                    self.ended.notify_waiters();
                     wakers.extend(connection.reader.take());
                     wakers.extend(connection.writer.take());
                 }

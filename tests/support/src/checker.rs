@@ -59,6 +59,8 @@ pub struct Settings {
     pub scheduling: Duration,
     /// The longest hand-over after a clean release.
     pub clean_wake: Duration,
+    /// How long an acquire that was given up may keep others busy, besides that.
+    pub given_up: Duration,
     /// How long after a fault connections and subscriptions may take to be back.
     pub recovery: Duration,
     /// How long clean-up in the background may take after a cancelled acquire or a dropped guard.
@@ -89,6 +91,7 @@ impl Default for Settings {
             backoff_cap: Duration::from_secs(1),
             scheduling: Duration::from_millis(50),
             clean_wake: Duration::from_millis(100),
+            given_up: Duration::ZERO,
             recovery: Duration::from_secs(3),
             cleanup: Duration::from_secs(1),
             dead_waiter: Duration::from_secs(16),

@@ -41,6 +41,8 @@ pub(super) struct QueuePlaces {
     next: Moment,
     /// All places are to be asked for again.
     lost: bool,
+    /// A try was under way when that was due.
+    put_off: bool,
     /// The heartbeats of others wake the head (6).
     many_wait: bool,
     random: fastrand::Rng,
@@ -69,6 +71,7 @@ impl QueuePlaces {
             in_flight: None,
             next: Moment::NEVER,
             lost: false,
+            put_off: false,
             many_wait: false,
             random: fastrand::Rng::with_seed(seed),
         }
@@ -86,7 +89,10 @@ impl QueuePlaces {
         });
         match command {
             // The ticket being tried may come back to the queue with its place.
-            PlaceCommand::Nothing if now >= self.next => self.next = now + AGAIN,
+            PlaceCommand::Nothing if now >= self.next => {
+                self.put_off |= lost;
+                self.next = now + AGAIN;
+            }
             PlaceCommand::Vouch(holds) if now >= self.next => {
                 self.send(core, false, None, holds, now);
             }
@@ -94,8 +100,8 @@ impl QueuePlaces {
                 ahead,
                 holds,
                 has_new,
-            } if has_new || now >= self.next => {
-                self.lost = false;
+            } if has_new || self.put_off || now >= self.next => {
+                (self.lost, self.put_off) = (false, false);
                 // New waiters do not put off the heartbeat.
                 let next = if has_new { self.next } else { Moment::NEVER };
                 self.send(core, true, ahead.as_deref(), holds, now);

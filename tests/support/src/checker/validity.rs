@@ -161,11 +161,14 @@ fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
             && other.window.from < hold.window.from;
         other.client == hold.client && other.name == hold.name && (reads || writes)
     };
+    let blur = ns(model.settings.scheduling);
     let goes_on = |other: &Hold| {
         let given_back = model.last_release(other);
+        // One that nobody gave back may have been over before.
+        let is_over = other.window.until.saturating_add(blur) < when.from;
         other.window.from < op.span.from
             && hold.window.from < other.window.until
-            && given_back.is_none_or(|release| release.span.until > op.span.from)
+            && given_back.map_or(!is_over, |release| release.span.until > op.span.from)
     };
     let mut others = model
         .holds

@@ -158,8 +158,8 @@ impl<'m> Busy<'m> {
     /// Whether somebody else may have held the name of a try, or asked for it, meanwhile.
     pub(super) fn wanted_by_others(&self, op: &Op, model: &Model) -> bool {
         // An attempt given up just before may still be cleaned up.
-        let blur = ns(model.settings.scheduling);
-        let near = Span::new(op.span.from.saturating_sub(blur), op.span.until);
+        let late = ns(model.settings.scheduling) + ns(model.settings.given_up);
+        let near = Span::new(op.span.from.saturating_sub(late), op.span.until);
         op.names().any(|name| {
             self.held[&seen_by(op, name)].hits(near) || self.asked_for(name, op, near, model)
         })
