@@ -22,10 +22,10 @@ pub(crate) struct Writing<'a> {
     command: Option<Pending>,
 }
 
-/// What has to be written of a hold: its count of levels, or `None` for the downgrade of a shared hold.
-pub(crate) fn present(hold: &Hold) -> Option<u32> {
+/// What has to be written of a hold with so many levels: their count, or `None` for the downgrade of a shared hold.
+pub(crate) fn present(hold: &Hold, levels: u32) -> Option<u32> {
     let is_shared_hold = hold.shared_hold().is_none() && hold.kind.commands.has_reads();
-    (!is_shared_hold).then(|| hold.count())
+    (!is_shared_hold).then_some(levels)
 }
 
 /// The call that writes it.

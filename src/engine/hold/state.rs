@@ -370,9 +370,11 @@ impl HoldState {
         self.phase == Phase::Held && self.count_in_redis.claim()
     }
 
-    /// Whether the keeper has to go on writing the count.
-    pub(crate) fn still_needs_count(&mut self) -> bool {
-        self.count_in_redis.goes_on(self.phase == Phase::Held)
+    /// The count that the keeper has to go on writing, if it has to. One that is read later may be that of a hold which
+    /// has ended since, and to write that one is to release the hold.
+    pub(crate) fn still_needs_count(&mut self) -> Option<u32> {
+        let goes_on = self.count_in_redis.goes_on(self.phase == Phase::Held);
+        goes_on.then(|| self.count())
     }
 
     /// Redis granted it. Returns false if the grant came too late to be of use.

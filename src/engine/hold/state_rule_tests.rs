@@ -109,20 +109,20 @@ fn a_count_that_is_not_known_to_be_there_is_the_keepers_once() {
     assert!(!state.write_ends(Some(1), true), "it is there");
     state.write_begins();
     assert!(state.write_ends(Some(2), true), "another one is");
-    assert!(state.still_needs_count());
+    assert_eq!(state.still_needs_count(), Some(1));
     state.write_begins();
     assert!(!state.write_ends(Some(1), false), "the keeper is at it");
-    assert!(state.still_needs_count());
+    assert_eq!(state.still_needs_count(), Some(1));
     state.write_begins();
     assert!(!state.write_ends(Some(1), true));
-    assert!(!state.still_needs_count());
+    assert_eq!(state.still_needs_count(), None);
     assert!(state.write_is_due() && !state.write_is_due());
     let mut state = held(Level::Watchdog, lease(1_000));
     state.write_begins();
     assert!(!state.write_is_due(), "another one is under way");
     assert!(state.write_ends(Some(1), true));
     assert_eq!(state.leave(Level::Watchdog, at(1), at(2)), Left::Last);
-    assert!(!state.still_needs_count(), "nobody needs it any more");
+    assert_eq!(state.still_needs_count(), None, "nobody needs it any more");
 }
 
 #[test]

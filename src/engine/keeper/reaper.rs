@@ -133,8 +133,8 @@ pub(super) async fn write_behind(
 pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let mut delays = core.config.backoff.delays(hold.number);
-    while hold.with(HoldState::still_needs_count) {
-        let count = present(&hold);
+    while let Some(levels) = hold.with(HoldState::still_needs_count) {
+        let count = present(&hold, levels);
         let writing = Writing::begin(core, &hold, count);
         let call = call(core, &hold, count);
         let answer = core.ask(call, core.config.command_timeout).await;
@@ -150,7 +150,7 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
             Ok((None, _)) | Err(_) => drop(writing),
         }
-        if !hold.with(HoldState::still_needs_count) {
+        if hold.with(HoldState::still_needs_count).is_none() {
             return;
         }
         keeper.pause(delays.step()).await;

@@ -83,8 +83,7 @@ impl World {
         match write {
             CountWrite::Behind(_, count) => self.write_ends(&hold, count, false),
             CountWrite::Due => {
-                if hold.with(HoldState::still_needs_count) {
-                    let count = hold.count();
+                if let Some(count) = hold.with(HoldState::still_needs_count) {
                     hold.with(HoldState::write_begins);
                     let command = self.send(&hold, What::Counts(count), KEEPER);
                     let sent = CountWrite::Sent(command, count);
