@@ -6,8 +6,8 @@
 //! 1. The process has one such thread. It starts with the first event, and never ends.
 //! 2. At most [`MOST_WAITING`] events wait for it. What does not fit is dropped and counted, and the next event that is
 //!    logged follows that count.
-//! 3. Any other thread logs by itself: it is the application's own. What may run on both, as what a caller does, uses
-//!    [`log`], too.
+//! 3. Any other thread logs by itself: it is the application's own. What a caller does may run on
+//!    either, so it uses [`log`], too.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

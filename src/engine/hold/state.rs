@@ -370,8 +370,8 @@ impl HoldState {
         self.phase == Phase::Held && self.count_in_redis.claim()
     }
 
-    /// The count that the keeper has to go on writing, if it has to. One that is read later may be that of a hold which
-    /// has ended since, and to write that one is to release the hold.
+    /// The count that the keeper has to go on writing, if it has to. Both are read at once: if the hold ended in between,
+    /// the count would be 0, and to write 0 releases the hold.
     pub(crate) fn still_needs_count(&mut self) -> Option<u32> {
         let goes_on = self.count_in_redis.goes_on(self.phase == Phase::Held);
         goes_on.then(|| self.count())

@@ -1,7 +1,7 @@
 //! Completing what callers could not: last releases, and writes of the hold count.
 //!
-//! 1. A last release is repeated until it is answered, or until every lease that was acknowledged has ended by itself, and
-//!    every lease that was asked for, of which it waits for a minute at most.
+//! 1. A last release is repeated until it is answered. It is given up when all acknowledged leases have ended by themselves
+//!    and the longest one that was only asked for has had its time, a minute at most.
 //! 2. An expired hold keeps the rest of its lease before it is released: the clock drift that the client allows for is
 //!    its holder's time to stop, and a release must not shorten it.
 //! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
