@@ -53,7 +53,7 @@ async fn i9_waiters_that_nobody_polls_delay_others_together_once(kind: &'static 
     let scene = Scene::new(kind).await;
     let client = scene.listener().await;
     let guard = scene.rival(&client, "rest").lock().await.unwrap();
-    let locks: Vec<_> = (0..20).map(|_| scene.rival(&client, "rest")).collect();
+    let locks: Vec<_> = (0..80).map(|_| scene.rival(&client, "rest")).collect();
     let mut unpolled = Vec::new();
     for lock in &locks {
         let mut waiting = Box::pin(lock.lock());

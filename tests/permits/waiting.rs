@@ -16,6 +16,7 @@ for_both! {
     a_try_within_a_time_ends_in_time,
     a_single_try_that_wants_less_is_not_refused_by_the_answer_for_more,
     a_permit_that_nobody_collects_goes_to_others,
+    waiters_that_nobody_polls_delay_others_together_once,
     waiters_behind_one_that_gives_up_are_served,
 }
 
@@ -172,6 +173,29 @@ async fn a_permit_that_nobody_collects_goes_to_others<K: Kind>() {
     got.release().await.unwrap();
     soon(asleep).await.unwrap().release().await.unwrap();
     scene.all_are_free::<K>(1).await;
+}
+
+/// Each of them alone used to cost 100 ms.
+async fn waiters_that_nobody_polls_delay_others_together_once<K: Kind>() {
+    let scene = Scene::new().await;
+    let of = K::of(&scene.client, NAME).with_permits(2);
+    let permits = of.acquire_many(2).await.unwrap();
+    let mut unpolled: Vec<_> = (0..80).map(|_| Box::pin(of.acquire())).collect();
+    for waiting in &mut unpolled {
+        assert!(poll_once(waiting).await.is_none());
+    }
+    scene.listens().await;
+    let mut polled = Box::pin(of.acquire());
+    assert!(poll_once(&mut polled).await.is_none());
+    let since = Instant::now();
+    permits.release().await.unwrap();
+    soon(polled).await.unwrap().release().await.unwrap();
+    assert!(since.elapsed() < ms(2_500), "{:?}", since.elapsed());
+    // They go on when somebody polls them.
+    for waiting in unpolled {
+        soon(waiting).await.unwrap().release().await.unwrap();
+    }
+    scene.all_are_free::<K>(2).await;
 }
 
 async fn waiters_behind_one_that_gives_up_are_served<K: Kind>() {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::Value;
 use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, Lease, LockGuard};
 use watchlock_support::server::RedisServer;
@@ -143,6 +144,24 @@ async fn i9_a_first_try_that_nobody_polls_delays_nobody() {
     let waiting = unpolled(&client, "first").await;
     // It may have got the lock, but does not keep it.
     let got = soon(client.get_lock("first").lock()).await.unwrap();
+    got.unlock().await.unwrap();
+    soon(waiting).await.unwrap().unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// The answer to its try is seen long before the command is overdue.
+#[tokio::test]
+async fn i9_a_first_try_that_nobody_polls_delays_no_other_client() {
+    let server = RedisServer::start();
+    let patient = Client::builder(server.url()).command_timeout(ms(20_000));
+    let client = patient.connect().await.unwrap();
+    let other = connect(&server).await;
+    let waiting = unpolled(&client, "first").await;
+    let taken = async || server.cmd(&["EXISTS", "first"]).await == Value::Int(1);
+    eventually("it has the lock", LONG, taken).await;
+    let began = Instant::now();
+    let got = soon(other.get_lock("first").lock()).await.unwrap();
+    assert!(began.elapsed() < ms(5_000), "{:?}", began.elapsed());
     got.unlock().await.unwrap();
     soon(waiting).await.unwrap().unlock().await.unwrap();
     clean(&server).await;

@@ -163,6 +163,12 @@ impl Pending {
         }
     }
 
+    /// Whether its reply came. Nobody may have polled it since.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.look_for_reply(Duration::ZERO, Duration::MAX);
+        self.outcome().is_some()
+    }
+
     /// Ends it: no reply came within a command time-out, or nobody wants it any more. If it was not sent yet, it never
     /// will be.
     pub(crate) fn overdue(&self) {

@@ -10,6 +10,7 @@
 //! 2. With more, its task yields once before it drives, so the commands of other tasks go out in one write.
 //! 3. The caller that queues the last command of a *batch* drives the connection itself, so the server works on that
 //!    batch while the next is queued. A batch is a quarter of the commands in flight, and at least [`FEW`].
+//!    On several threads so does a caller that is alone, as the one before it was: the task may have to wake a thread.
 //! 4. One thread drives at a time, once. A second one sets a flag and leaves, and the first one wakes the task when it sees
 //!    the flag. So no thread waits for the lock or drives on for others, and no event is missed.
 //! 5. The driver ends with its task, and the task with its runtime or with the last clone of the connection. From then on
@@ -31,6 +32,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use scopeguard::{defer, guard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::RuntimeFlavor;
 use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, Moment};
@@ -70,7 +72,9 @@ impl Connection {
         driver: impl Future<Output = ()> + Send + 'static,
         passed: Arc<Passed>,
     ) -> Self {
-        let drive = Drive::new(driver.boxed());
+        let flavor = tokio::runtime::Handle::current().runtime_flavor();
+        let has_threads = flavor != RuntimeFlavor::CurrentThread;
+        let drive = Drive::new(driver.boxed(), has_threads);
         // Made before the task: a runtime that ends may drop a task that never ran.
         // Rule 5: the driver ends with its task.
         let ends = guard(Arc::clone(&drive), |drive| drive.end());
@@ -103,6 +107,7 @@ impl Connection {
         // Relaxed, like all these counters: they only decide when driving pays, and guard no other data.
         let in_flight = drive.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         defer! { drive.in_flight.fetch_sub(1, Ordering::Relaxed); }
+        let alone = drive.is_alone(in_flight);
         let mut replied = pin!(self.redis.send_packed_command(cmd));
         let mut is_queued = false;
         poll_fn(|context| {
@@ -110,7 +115,7 @@ impl Connection {
             if !is_queued && polled.is_pending() {
                 is_queued = true;
                 let queued = drive.queued.fetch_add(1, Ordering::Relaxed) + 1;
-                if queued >= FEW.max(in_flight / PART) {
+                if alone || queued >= FEW.max(in_flight / PART) {
                     is_full();
                 }
             }
@@ -245,10 +250,13 @@ struct Drive {
     in_flight: AtomicUsize,
     /// The number of commands queued since it was driven last.
     queued: AtomicUsize,
+    /// Of the last command: how many were in flight with it.
+    last: AtomicUsize,
+    has_threads: bool,
 }
 
 impl Drive {
-    fn new(driver: BoxFuture<'static, ()>) -> Arc<Self> {
+    fn new(driver: BoxFuture<'static, ()>, has_threads: bool) -> Arc<Self> {
         Arc::new(Self {
             driver: Mutex::new(Some(driver)),
             waker: OnceLock::new(),
@@ -256,7 +264,14 @@ impl Drive {
             over: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
+            last: AtomicUsize::new(0),
+            has_threads,
         })
+    }
+
+    /// Whether the command with which `in_flight` are in flight is best sent by its caller (rule 3).
+    fn is_alone(&self, in_flight: usize) -> bool {
+        self.has_threads && self.last.swap(in_flight, Ordering::Relaxed) == 1 && in_flight == 1
     }
 
     /// Drives, or leaves it to the thread that drives now (rule 4: one thread at a time). Does nothing before the task has
@@ -487,7 +502,7 @@ mod tests {
     /// A driver that calls this whenever it is polled, and its task.
     fn drive_by(poll: impl FnMut() -> Poll<()> + Send + 'static) -> (Arc<Drive>, Arc<WakeCounter>) {
         let mut poll = poll;
-        let drive = Drive::new(poll_fn(move |_| poll()).boxed());
+        let drive = Drive::new(poll_fn(move |_| poll()).boxed(), false);
         let task = Arc::<WakeCounter>::default();
         drive.waker.get_or_init(|| Waker::from(Arc::clone(&task)));
         (drive, task)

@@ -239,9 +239,12 @@ async fn beside_own(
     }
 }
 
+/// After how long the keeper looks for the answer to an attempt, whose caller may not be polled.
+pub(crate) const ANSWER_SEEN_AFTER: Duration = Duration::from_millis(100);
+
 /// A new attempt. The keeper completes it if its caller does not.
 pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
-    let finish_by = now + core.config.command_timeout;
+    let finish_by = now + ANSWER_SEEN_AFTER.min(core.config.command_timeout);
     let hold = untried_hold(core, ticket, finish_by);
     core.look_by(&hold, finish_by);
     hold

@@ -120,10 +120,12 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// When the job looks at the oldest uncollected grant: to call those behind it, or to take it back.
     fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
-        let has_others = !self.queue.is_empty() && matches!(self.seat, Seat::Held { .. });
+        // What several hold frees nothing for others when one of them gives it back.
+        let several = matches!(&self.seat, Seat::Shared { shared, .. } if !shared.has_one_read());
+        let calls = !self.queue.is_empty() && !several;
         let grant = self.uncollected()?;
         let end = grant.kept_until(rules.command_timeout);
-        if grant.called || !has_others {
+        if grant.called || !calls {
             return Some(end);
         }
         Some(end.min(grant.since + CALL_AFTER))
@@ -206,11 +208,15 @@ impl<C: Clone + PartialEq> Gate<C> {
             first.for_each(|ticket| ticket.call(effects));
             return None;
         }
-        let own = self.own_seats.take_uncollected();
-        let ticket = own.or_else(|| self.seat.take_uncollected())?;
+        let ticket = self.take_uncollected()?;
         let hold = ticket.revoke()?;
         self.pass_over(u64::MAX, effects);
         Some((hold, ticket))
+    }
+
+    fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
+        let own = self.own_seats.take_uncollected();
+        own.or_else(|| self.seat.take_uncollected())
     }
 
     /// The caller of `ticket`, which was called, is polled. Returns the grant that it may take over, to be given back by
@@ -224,15 +230,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         if !self.calls() || !self.is_queued(ticket) {
             return None;
         }
-        let uncollected = self.seat.take_uncollected()?;
+        let uncollected = self.take_uncollected()?;
         let hold = uncollected.revoke()?;
         self.pass_over(ticket.number, effects);
         Some((hold, uncollected))
     }
 
     /// Whether waiters were called, and the first that is polled gets the lock.
-    pub(super) fn calls(&self) -> bool {
-        matches!(&self.seat, Seat::Held { uncollected: Some(grant), .. } if grant.called)
+    pub(super) fn calls(&mut self) -> bool {
+        self.uncollected().is_some_and(|grant| grant.called)
     }
 
     /// Takes the first waiters out of the queue, up to number `end`, if they were called and have not been polled since. They
@@ -241,6 +247,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         while let Some(head) = self.queue.head().cloned()
             && head.number < end
             && head.is_called()
+            && !self.seat.is_trying_for(&head)
         {
             self.queue.remove(head.number);
             self.conclude(&head, Verdict::Again, effects);

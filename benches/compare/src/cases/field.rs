@@ -18,7 +18,7 @@ use crate::samples::Samples;
 
 const CROWDS: &[usize] = &[1_000, 10_000, 100_000];
 const ROUNDS: usize = 3;
-const FROZEN: &[usize] = &[1_000, 10_000];
+const FROZEN: &[usize] = &[1_000, 10_000, 100_000];
 const QUEUES: &[usize] = &[0, 1, 10, 100, 300];
 const HOLDS: &[usize] = &[2_000, 20_000];
 const FAR: &[Duration] = &[Duration::from_millis(3), Duration::from_millis(20)];
@@ -123,7 +123,8 @@ fn frozen(bench: &Bench, findings: &mut Findings) {
             table.row(&row, cells.map(Some));
             if tasks >= 10_000 && who.info.role == Role::Ours {
                 let bytes = Some(names.bytes_a_task);
-                let of_10_s = |what: &str| format!("behind a freeze of 10 s: {what}");
+                let crowd = figure(tasks as f64);
+                let of_10_s = |what: &str| format!("{crowd} names behind a freeze of 10 s: {what}");
                 let seconds = Some(names.seconds);
                 findings.targets.extend([
                     Target::at_most(&of_10_s("seconds"), 20.0, seconds),

@@ -8,7 +8,7 @@ use crate::bench::Bench;
 use crate::load::Load;
 use crate::load::pairs::Pairs;
 use crate::locks::Role;
-use crate::report::{Findings, Table, figure};
+use crate::report::{Findings, Table, Target, figure};
 use crate::roster::Participant;
 use crate::samples::Samples;
 
@@ -21,6 +21,8 @@ const ROUND_TRIPS: &[Duration] = &[
 ];
 /// Others than ours and the floor take part up to this distance.
 const NEAR: Duration = Duration::from_millis(2);
+/// From this distance on the time of a pair is that of its round trips.
+const FAR: Duration = Duration::from_millis(20);
 const TASKS: &[usize] = &[1, 64];
 const ROUNDS: usize = 2;
 
@@ -45,6 +47,14 @@ pub(crate) fn run(bench: &Bench, findings: &mut Findings) {
         }
     }
     findings.tables.push(table(bench, &samples));
+    let ours = bench.roster.name_of(Role::Ours);
+    for &delay in ROUND_TRIPS.iter().filter(|delay| **delay >= FAR) {
+        let p50_us = samples.median(ours, &config(delay, 1), |pair| pair.p50_us);
+        let round_trips = p50_us.map(|p50_us| p50_us / (delay.as_secs_f64() * 1e6));
+        let what = format!("{} ms away: round trips of a pair, p50", delay.as_millis());
+        let target = Target::at_most(&what, 2.1, round_trips);
+        findings.targets.push(target);
+    }
 }
 
 fn one(

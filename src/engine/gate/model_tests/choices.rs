@@ -115,6 +115,9 @@ impl World {
             && (self.ticks > 0 || self.is_asleep(ticket))
         {
             choices.push(Choice::Tick);
+            if self.calls > 0 && shared.has_one_read() && self.gate.has_queue() {
+                choices.push(Choice::Call);
+            }
         }
         choices
     }

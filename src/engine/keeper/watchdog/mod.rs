@@ -31,6 +31,7 @@ use self::renewal_queue::{RenewalBatch, RenewalOutcome, RenewalQueue};
 use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedReply};
 use crate::clock::Moment;
 use crate::config::Config;
+use crate::engine::caller::acquire::ANSWER_SEEN_AFTER;
 use crate::engine::core::{Core, Mail};
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::hold::Hold;
@@ -374,14 +375,21 @@ impl Watchdog {
     }
 }
 
-/// Ends an attempt or a release that is overdue. Its caller has no timer of its own.
+/// Ends an attempt or a release that is overdue, and an attempt that was answered and whose caller is not polled. Callers
+/// have no timers of their own.
 fn finish(core: &Core, hold: &Arc<Hold>) {
     let names = hold.kind.names();
     let attempt = core.gates.with(names, |gate| gate.attempt_at(hold));
     let now = core.now();
     if let Some((command, ticket)) = attempt {
         let due = overdue_from(core, &command, &ticket);
-        if due > now && ticket.is_waiting() {
+        if due > now && ticket.is_waiting() && !command.is_answered() {
+            // So the answer is seen after twice the time that it took, however slow the server is.
+            let waited = command.handed_over_at().until(now).max(ANSWER_SEEN_AFTER);
+            let due = match command.handed_over_at() {
+                Moment::NEVER => due,
+                _ => due.min(now + waited),
+            };
             hold.with(|state| state.finish_later(due));
             return core.look_by(hold, due);
         }
