@@ -5,7 +5,8 @@
 //! 2. An expired hold keeps the rest of its lease before it is released: the clock drift that the client allows for is
 //!    its holder's time to stop, and a release must not shorten it.
 //! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
-//!    release, so the release is repeated for a while after its first answer.
+//!    release, so the release is repeated for a while after its first answer. Each pause is as long as all before it: a
+//!    server that stalled may leave thousands of tainted holds, and an old acquire most often runs soon if it ever does.
 //! 4. While the client closes, a release is repeated as long as the keeper lives, and that of a tainted hold for
 //!    [`GHOST_AT_END`].
 //! 5. A count whose write failed, or overlapped another write, is written until Redis certainly has the present one.
@@ -67,7 +68,9 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 } else {
                     GHOST
                 };
-                since.until(now) >= ghost_time(&hold).min(most)
+                let left = now.until(since + ghost_time(&hold).min(most));
+                pause = pause.max(since.until(now)).min(left);
+                left.is_zero()
             }
             Err(failure) => {
                 // Behind an answer the repeats only make sure.
