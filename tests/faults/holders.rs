@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Fault;
+use watchlock_support::proxy::{Direction, Fault};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
@@ -42,6 +43,32 @@ async fn f2_i3_i8_a_holder_frozen_past_its_lease_learns_of_its_loss_and_harms_no
     assert_eq!(server.calls_of("pexpire").await, 0);
     assert_eq!(server.hash("frozen").await, ours);
     guard.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// What a process sent before it stood still is not overdue at once: the server may have answered in time.
+#[tokio::test]
+async fn f2_the_time_for_which_a_process_stood_still_is_not_the_servers_silence() {
+    let (server, proxy) = proxied().await;
+    let worker = Worker::rust();
+    let fields = json!({"url": proxy.url(), "command_timeout_ms": 2_000});
+    worker.call("open", fields).await.unwrap();
+    let acquires = proxy.count(calls(ACQUIRE, "still"));
+    proxy.hold(Direction::Replies);
+    let fields = json!({"owner": "a", "kind": "lock", "name": "still"});
+    let granted = worker.request("lock", fields);
+    eventually("it was sent", BEFORE_THE_LEASE, async || {
+        acquires.seen() == 1
+    })
+    .await;
+    worker.freeze();
+    tokio::time::sleep(ms(2_500)).await; // the fault
+    worker.resume();
+    tokio::time::sleep(ms(500)).await; // the rest of the way of the reply
+    proxy.heal();
+    soon(granted).await.outcome.unwrap();
+    assert_eq!(acquires.seen(), 1, "no try but the first");
+    worker.unlock("a", "still").await.unwrap();
     clean(&server).await;
 }
 

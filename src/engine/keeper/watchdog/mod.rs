@@ -399,8 +399,8 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// From when an attempt is overdue: a command time-out after its command was handed over to a connection, and at the end
-/// of its caller's wait. A caller that waits for ever does so until nothing was heard for
+/// From when an attempt is overdue: a command time-out after its command was handed over to a connection, during which the
+/// process ran, and at the end of its caller's wait. A caller that waits for ever does so until nothing was heard for
 /// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
@@ -421,7 +421,7 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let from = if is_unsent {
         core.now()
     } else {
-        handed_over_at
+        handed_over_at.max(core.runs_since())
     };
     end.min(from + command_timeout)
 }
