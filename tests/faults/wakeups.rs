@@ -1,11 +1,13 @@
 //! F5 and F19: a message is missed, and nothing reports that. In most tests no poll comes in time to make up for it.
 
+use std::time::Instant;
+
 use watchlock::{Backoff, Client, LockGuard, ReentrantLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match};
 use watchlock_support::server::RedisServer;
 
-use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, hasty, minute, proxied};
+use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, TIMEOUT, hasty, minute, proxied};
 use crate::common::{LONG, channel, clean, connect, ms, subscribed, without_polls};
 
 /// A stranger's hold that lasts longer than any test.
@@ -94,6 +96,32 @@ async fn f5_i5_a_half_open_subscription_is_found_by_asking() {
     eventually("it is asked", BEFORE_THE_LEASE, async || aim.fired() > 0).await;
     guard.unlock().await.unwrap();
     aim.cancel();
+    gets_in(waiter).await;
+    clean(&server).await;
+}
+
+/// The answer may be behind thousands of messages.
+#[tokio::test]
+async fn f5_i5_a_subscription_that_brings_messages_is_kept_though_no_ping_is_answered() {
+    let (server, proxy) = proxied().await;
+    let (_stranger, guard) = held(&server, "flood").await;
+    let builder = hasty(&proxy.url()).backoff(minute());
+    let client = builder.connect().await.unwrap();
+    let waiter = wait_for(client.get_lock("flood"));
+    subscribed(&server, "flood").await;
+    let ping = Match::command("PING");
+    let aim = proxy.inject(Fault::SwallowRequest).on(ping).arm();
+    let mut asked_at = None;
+    eventually("two time-outs have passed", BEFORE_THE_LEASE, async || {
+        server.cmd(&["PUBLISH", &channel("flood"), "0"]).await;
+        if aim.fired() > 0 {
+            asked_at.get_or_insert_with(Instant::now);
+        }
+        asked_at.is_some_and(|at: Instant| at.elapsed() >= TIMEOUT * 2)
+    })
+    .await;
+    assert_eq!(proxy.commands()["SUBSCRIBE"], 1);
+    guard.unlock().await.unwrap();
     gets_in(waiter).await;
     clean(&server).await;
 }

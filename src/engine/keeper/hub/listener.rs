@@ -93,6 +93,8 @@ pub(super) enum SubscribeError {
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
+    /// How many events came. Relaxed: it stands for itself.
+    heard: AtomicU32,
     tasks: Mutex<Vec<AbortHandle>>,
     /// Notified when a subscription was confirmed or ended.
     changed: Notify,
@@ -108,6 +110,7 @@ impl Listener {
         let listener = Arc::new(Self {
             sink: Mutex::new(Some(sink.clone())),
             channels: Mutex::new(Some(HashMap::default())),
+            heard: AtomicU32::new(0),
             tasks: Mutex::default(),
             changed: Notify::new(),
         });
@@ -311,17 +314,23 @@ impl Listener {
 
 async fn read(listener: Arc<Listener>, mut stream: Stream, cluster: Arc<Cluster>) {
     while let Some(event) = stream.next().await {
+        listener.heard.fetch_add(1, Ordering::Relaxed);
         listener.take(event, &cluster);
     }
     listener.end();
 }
 
-/// Detects a half-open connection, which reports no error by itself.
+/// Detects a half-open connection, which reports no error by itself. A connection on which events arrive is none: the reply
+/// may be behind thousands of them.
 async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;
-        let pong = tokio::time::timeout(timeout, sink.ping()).await;
-        if !matches!(pong, Ok(Ok(()))) {
+        let heard = listener.heard.load(Ordering::Relaxed);
+        let is_alive = match tokio::time::timeout(timeout, sink.ping()).await {
+            Ok(pong) => pong.is_ok(),
+            Err(_) => listener.heard.load(Ordering::Relaxed) != heard,
+        };
+        if !is_alive {
             listener.end();
             return;
         }
