@@ -215,6 +215,45 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     five.clean().await;
 }
 
+/// A command time-out for any of them would be too long for the test.
+#[tokio::test]
+async fn callers_that_are_not_polled_delay_the_next_one_for_a_moment_each() {
+    let five = Five::start();
+    let patient = five.builder().command_timeout(LONG * 2);
+    let quorum = patient.connect().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    let mut unpolled = [(); 4].map(|()| Box::pin(lock.lock()));
+    for waiting in &mut unpolled {
+        assert!(poll_once(waiting).await.is_none());
+    }
+    end(guard).await;
+    end(soon(lock.lock()).await.unwrap()).await;
+    for waiting in unpolled {
+        end(soon(waiting).await.unwrap()).await;
+    }
+    five.clean().await;
+}
+
+/// Each grant is kept for it for twice as long as the one before.
+#[tokio::test]
+async fn a_caller_that_is_polled_rarely_gets_the_lock_in_the_end() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let lock = quorum.get_lock("x");
+    let mut rarely = Box::pin(lock.lock());
+    let got = soon(async {
+        loop {
+            if let Some(got) = poll_once(&mut rarely).await {
+                return got;
+            }
+            tokio::time::sleep(ms(250)).await; // the fault
+        }
+    });
+    end(got.await.unwrap()).await;
+    five.clean().await;
+}
+
 /// No message announces the end of a lease, and the poll is too late for the test.
 #[tokio::test]
 async fn a_waiter_comes_when_the_leases_of_a_majority_end() {

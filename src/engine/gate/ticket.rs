@@ -141,6 +141,11 @@ pub(super) const CALL_AFTER: Duration = Duration::from_millis(20);
 /// has twice as long each time, so that one that is polled rarely gets the lock in the end.
 pub(super) const KEPT_FOR: Duration = Duration::from_millis(100);
 
+/// The same for a caller that came back so often.
+pub(crate) fn kept_for(rounds: u32, command_timeout: Duration) -> Duration {
+    (KEPT_FOR * 2_u32.pow(rounds.min(8))).min(command_timeout)
+}
+
 /// After how long a task that waits for itself is reported.
 const SELF_CHECK: Duration = Duration::from_secs(1);
 
@@ -204,8 +209,7 @@ impl Uncollected {
     }
 
     pub(super) fn kept_until(&self, command_timeout: Duration) -> Moment {
-        let rounds = self.ticket.request.rounds.min(8);
-        self.since + (KEPT_FOR * 2_u32.pow(rounds)).min(command_timeout)
+        self.since + kept_for(self.ticket.request.rounds, command_timeout)
     }
 }
 

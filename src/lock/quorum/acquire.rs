@@ -6,7 +6,8 @@
 //! 2. The turn is a fair mutex. It guards what is known about the next round.
 //! 3. Every waiter sees the outcome of a round: a single try returns it, and a caller with the owner of a new hold enters
 //!    that hold.
-//! 4. A grant that its caller does not collect within a command time-out is taken back. The caller then starts again.
+//! 4. A grant that its caller does not collect is taken back after [`kept_for`], as at the gate of one server. The caller
+//!    then starts again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use super::round::{Tried, round};
 use super::token;
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::gate::ticket::{GRACE, Patience};
+use crate::engine::gate::ticket::{GRACE, Patience, kept_for};
 use crate::error::Error;
 use crate::lock::guard::LockGuard;
 use crate::lock::view::HoldOfSeveral;
@@ -41,6 +42,7 @@ pub(super) async fn acquire(
     nodes: &Arc<QuorumNodes>,
     request: AcquireRequest,
 ) -> Result<Option<LockGuard>, Error> {
+    let mut rounds = 0;
     loop {
         nodes.check_open()?;
         if let Some(owner) = &request.owner
@@ -51,12 +53,13 @@ pub(super) async fn acquire(
             }
             return Ok(Some(level.into_guard()));
         }
-        match WaitingCaller::start(nodes, &request)?.decision().await {
+        let waiting = WaitingCaller::start(nodes, &request, rounds)?;
+        match waiting.decision().await {
             Decision::Got(guard) if guard.is_valid() => return Ok(Some(guard)),
             Decision::Busy => return Ok(None),
             Decision::Failed(error) => return Err(error),
             // The caller collected the grant too late.
-            Decision::Got(_) | Decision::Again => {}
+            Decision::Got(_) | Decision::Again => rounds += 1,
         }
     }
 }
@@ -101,7 +104,12 @@ struct WaitingCaller<'a> {
 }
 
 impl<'a> WaitingCaller<'a> {
-    fn start(nodes: &'a Arc<QuorumNodes>, request: &AcquireRequest) -> Result<Self, Error> {
+    /// `rounds`: how often the caller started again.
+    fn start(
+        nodes: &'a Arc<QuorumNodes>,
+        request: &AcquireRequest,
+        rounds: u32,
+    ) -> Result<Self, Error> {
         // The guard gives its levels back on the caller's runtime, so there must be one.
         nodes.node(0).core().backend.callers_fleet()?;
         let pickup = Arc::<Pickup>::default();
@@ -114,7 +122,7 @@ impl<'a> WaitingCaller<'a> {
         let task = nodes.start_task(async move {
             filled.fill(wait(&queue, &quorum, &wanted).await);
             drop(queue);
-            tokio::time::sleep(quorum.config().command_timeout).await;
+            tokio::time::sleep(kept_for(rounds, quorum.config().command_timeout)).await;
             filled.take_back();
         });
         let limit = nodes.config().command_timeout;
