@@ -33,6 +33,16 @@ async fn all_done(crowd: Vec<tokio::task::JoinHandle<Result<(), Error>>>) {
     }
 }
 
+/// The keeper connects for the first waiter.
+async fn connect_all(server: &RedisServer, client: &Client) {
+    let held = client.get_lock("warm").lock().await.unwrap();
+    let waiting = client.get_lock("warm");
+    let waiting = tokio::spawn(async move { waiting.lock().await?.unlock().await });
+    subscribed(server, "warm").await;
+    held.unlock().await.unwrap();
+    all_done(vec![waiting]).await;
+}
+
 async fn scripts(server: &RedisServer) -> u64 {
     server.calls_of("evalsha").await + server.calls_of("eval").await
 }
@@ -43,13 +53,7 @@ async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
     let server = RedisServer::start();
     let client = Client::builder(&server.url()).command_timeout(ms(250));
     let client = client.connect().await.unwrap();
-    // The keeper connects for the first waiter.
-    let held = client.get_lock("warm").lock().await.unwrap();
-    let waiting = client.get_lock("warm");
-    let waiting = tokio::spawn(async move { waiting.lock().await?.unlock().await });
-    subscribed(&server, "warm").await;
-    held.unlock().await.unwrap();
-    all_done(vec![waiting]).await;
+    connect_all(&server, &client).await;
     let connected = server.info("stats", "total_connections_received").await;
     let before = scripts(&server).await;
     all_done(crowd(&client, MANY)).await;
@@ -81,6 +85,44 @@ async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
     all_done(waiting).await;
     let sent = scripts(&server).await - before;
     assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+}
+
+/// Nothing was sent meanwhile, so nothing has to be sent again.
+#[tokio::test]
+async fn a_crowd_behind_a_server_that_refuses_connections_waits_and_goes_on() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url())
+        .command_timeout(ms(500))
+        .unavailable_after(Duration::from_secs(60));
+    let client = client.connect().await.unwrap();
+    all_done(crowd(&client, 1)).await;
+    let before = scripts(&server).await;
+    proxy.refuse();
+    proxy.reset_all();
+    let waiting = crowd(&client, MANY);
+    // Longer than several command time-outs.
+    tokio::time::sleep(ms(2_500)).await;
+    proxy.accept();
+    all_done(waiting).await;
+    let sent = scripts(&server).await - before;
+    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+}
+
+/// What is read of such a connection is not seen, only replies are.
+#[tokio::test]
+async fn a_crowd_over_a_connection_that_redis_rs_drives_costs_no_more() {
+    let server = RedisServer::start();
+    let given = redis::Client::open(server.url()).unwrap();
+    let client = Client::builder_from(&given).connect().await.unwrap();
+    connect_all(&server, &client).await;
+    let connected = server.info("stats", "total_connections_received").await;
+    let before = scripts(&server).await;
+    all_done(crowd(&client, MANY)).await;
+    let sent = scripts(&server).await - before;
+    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+    let now = server.info("stats", "total_connections_received").await;
+    assert_eq!(now, connected, "connections");
 }
 
 /// The server takes connections and does not answer, so a new connection never gets that far.
