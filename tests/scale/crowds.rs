@@ -10,7 +10,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, ms, soon, subscribed};
+use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{AGES, MANY};
 
 /// Each task takes a lock of its own and gives it back.
@@ -123,6 +123,31 @@ async fn a_crowd_over_a_connection_that_redis_rs_drives_costs_no_more() {
     assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
     let now = server.info("stats", "total_connections_received").await;
     assert_eq!(now, connected, "connections");
+}
+
+/// An answer gives the place of its command back, also if nobody polls for it.
+#[tokio::test]
+async fn tries_that_nobody_polls_any_more_do_not_keep_the_places_of_others() {
+    let server = RedisServer::start();
+    for (before, unpolled) in [(0, 40), (800, 800)] {
+        let client = Client::builder(&server.url()).command_timeout(AGES);
+        let client = client.connect().await.unwrap();
+        // Each answer makes room for one more.
+        for _ in 0..before {
+            all_done(crowd(&client, 1)).await;
+        }
+        let takes = |number| {
+            let lock = client.get_lock(&format!("unpolled:{number}"));
+            Box::pin(async move { lock.lock().await })
+        };
+        let mut unpolled: Vec<_> = (0..unpolled).map(takes).collect();
+        for takes in &mut unpolled {
+            assert!(poll_once(takes).await.is_none());
+        }
+        let guard = soon(client.get_lock("other").lock()).await.unwrap();
+        guard.unlock().await.unwrap();
+        drop(unpolled);
+    }
 }
 
 /// The server takes connections and does not answer, so a new connection never gets that far.

@@ -16,8 +16,8 @@
 //!    takes writes (`replica-read-only no`) would grant what the master grants, too.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use scopeguard::guard;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::window::{Place, Window};
+use super::window::{Place, Queueable, Window};
 use crate::backend::connect::{ClusterNode, Connection, Dialer, Hello, MasterTerm, ServerInfo};
 use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
 use crate::backend::timers::Timers;
@@ -282,6 +282,15 @@ impl Lane {
             lane.window.leave(place, answered);
             lane.admit();
         }));
+    }
+
+    /// Polls a command on the lane's runtime, since the waker that asks for it may be called under any lock.
+    pub(super) fn poll_soon(self: &Arc<Self>, command: Weak<dyn Queueable>) {
+        if self.window.note_woken(command) {
+            let lane = Arc::clone(self);
+            self.runtime
+                .spawn(own(async move { lane.window.poll_woken() }));
+        }
     }
 
     /// What the connection has read and written by now.

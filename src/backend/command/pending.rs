@@ -3,8 +3,8 @@
 //! 1. It waits until its lane has a place for it, and was certainly not sent until then. So what it waits here does not
 //!    count as silence of the server: a command time-out counts from the hand-over.
 //! 2. Each clone of a command drives it when it is polled. When the command can go on, all clones that wait are woken.
-//! 3. While one clone waits, the command gets that clone's own waker. From the first poll of a second clone on it gets a
-//!    waker that wakes all. The choice is made under the lock of the poll, so no clone is missed.
+//! 3. The command gets a waker that wakes all clones that wait. While [many](Window::is_scarce) places are taken, it also
+//!    has the lane's runtime poll the command: an answer gives its place back though nobody polls a clone any more.
 //! 4. When the command ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would
 //!    put its task at the end of the queue and wake another worker thread, for each command.
 //! 5. Whether a command is handed over or taken back is decided under the lock of the poll.
@@ -291,7 +291,7 @@ impl Pending {
             return Poll::Ready(outcome.clone());
         }
         // Before the poll: from now on each event wakes this clone too.
-        let is_alone = {
+        {
             let mut wakers = shared.wakers.lock();
             let known = wakers.iter_mut().find(|(known, _)| *known == self.number);
             _replaced = match known {
@@ -302,8 +302,7 @@ impl Pending {
                     None
                 }
             };
-            wakers.len() == 1
-        };
+        }
         if run.is_unsent() {
             match shared.lane.window().enter() {
                 Some(place) => shared.start(&mut run, place),
@@ -318,13 +317,8 @@ impl Pending {
             Run::Live { sending, .. } => sending,
             Run::Over(outcome) => return Poll::Ready(outcome.clone()),
         };
-        let polled = if is_alone {
-            sending.as_mut().poll(context)
-        } else {
-            let all = Waker::from(Arc::clone(shared));
-            sending.as_mut().poll(&mut Context::from_waker(&all))
-        };
-        let Poll::Ready(outcome) = polled else {
+        let all = Waker::from(Arc::clone(shared));
+        let Poll::Ready(outcome) = sending.as_mut().poll(&mut Context::from_waker(&all)) else {
             return Poll::Pending;
         };
         let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
@@ -528,6 +522,10 @@ impl Queueable for InFlight {
         true
     }
 
+    fn go_on(self: Arc<Self>) {
+        self.poll_for_all();
+    }
+
     fn fail_unsent(&self, failure: &Failure) {
         let mut run = self.run.lock();
         if run.is_unsent() {
@@ -542,11 +540,14 @@ impl Queueable for InFlight {
 
 impl Wake for InFlight {
     fn wake(self: Arc<Self>) {
-        self.wake_but(None);
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_but(None);
+        if self.lane.window().is_scarce() {
+            self.lane.poll_soon(self.queued());
+        }
     }
 }
 

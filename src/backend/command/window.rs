@@ -5,7 +5,8 @@
 //! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
 //!    unknown outcome.
 //! 3. Queued commands are handed over by [`Turn`], and in the order of arrival within a turn.
-//! 4. A place is given back by the answer, whether or not anybody still waits for it.
+//! 4. A place is given back by the answer, whether or not anybody still waits for it; while places are not scarce, only
+//!    when somebody polls the command.
 //! 5. One thread at a time hands over queued commands, and each counts as queued until it was polled. So no command
 //!    overtakes an earlier one of its turn.
 
@@ -33,6 +34,9 @@ pub(super) trait Queueable: Send + Sync {
     /// Hands it over, if it still waits. Returns whether it took the place. Polls it, so no lock may be held.
     fn begin(self: Arc<Self>, place: Place) -> bool;
 
+    /// Polls it, if it was handed over; no lock may be held.
+    fn go_on(self: Arc<Self>);
+
     /// Ends it with `failure`, if it still waits.
     fn fail_unsent(&self, failure: &Failure);
 }
@@ -49,6 +53,8 @@ pub(super) struct Window {
     count: AtomicUsize,
     waiting: Mutex<WaitingCommands>,
     admitting: AtomicBool,
+    /// Commands that can go on, until a task polls them.
+    woken: Mutex<Vec<Weak<dyn Queueable>>>,
 }
 
 #[derive(Default)]
@@ -97,6 +103,7 @@ impl Window {
             count: AtomicUsize::new(0),
             waiting: Mutex::default(),
             admitting: AtomicBool::new(false),
+            woken: Mutex::default(),
         }
     }
 
@@ -160,6 +167,12 @@ impl Window {
         });
     }
 
+    /// Whether more than half of the places are taken. Up to that many commands may keep theirs although they are answered.
+    pub(super) fn is_scarce(&self) -> bool {
+        let places = Places::of(self.places.load(Ordering::SeqCst));
+        places.free < places.all / 2
+    }
+
     /// Whether commands wait.
     pub(super) fn is_awaited(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
@@ -212,6 +225,23 @@ impl Window {
                 self.leave(place, false);
             }
         }
+    }
+
+    /// Notes that a command can go on. Returns whether it is the first one, so that the caller must start a task that
+    /// [polls](Self::poll_woken) them.
+    pub(super) fn note_woken(&self, command: Weak<dyn Queueable>) -> bool {
+        let mut woken = self.woken.lock();
+        woken.push(command);
+        woken.len() == 1
+    }
+
+    /// Polls what can go on, and hands over queued commands. No lock may be held.
+    pub(super) fn poll_woken(&self) {
+        let woken = std::mem::take(&mut *self.woken.lock());
+        for command in woken.iter().filter_map(Weak::upgrade) {
+            command.go_on();
+        }
+        self.admit();
     }
 
     /// Takes out all queued commands if `patient`, else all but the patient ones.

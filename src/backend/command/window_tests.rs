@@ -15,6 +15,8 @@ impl Queueable for FakeQueued {
         !self.taken
     }
 
+    fn go_on(self: Arc<Self>) {}
+
     fn fail_unsent(&self, _failure: &Failure) {}
 }
 
