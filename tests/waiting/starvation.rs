@@ -14,6 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, Lease, LockGuard};
+use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::RedisServer;
 use watchlock_support::{eventually, wait_until};
 
@@ -107,6 +108,45 @@ fn f17_i8_a_blocked_current_thread_runtime_delays_no_renewal() {
     let lowest = look.join().unwrap();
     // -2 is the time before the lock and after it.
     assert_ne!(lowest, 0);
+}
+
+/// The replies arrive while nobody can read them: that is not the server's silence.
+#[test]
+fn f17_a_blocked_runtime_keeps_its_connection() {
+    let server = RedisServer::start();
+    let (other, blocked) = (workers(1), single());
+    let (proxy, client) = other.block_on(async {
+        let proxy = Proxy::to(&server);
+        let builder = Client::builder(&proxy.url()).command_timeout(ms(300));
+        let client = builder.connect().await.unwrap();
+        // The keeper has its connection.
+        drop(client.get_lock("dropped").lock().await.unwrap());
+        gone(&server, "dropped").await;
+        (proxy, client)
+    });
+    for commands in [1, 1, 20] {
+        let tries = proxy.count(Match::key("blocked:0"));
+        blocked.block_on(async {
+            assert!(is_free(&client, "warm").await);
+            let accepted = proxy.accepted();
+            proxy.latency(ms(50));
+            let tried = |number| {
+                let lock = client.get_lock(&format!("blocked:{number}"));
+                tokio::spawn(async move { lock.try_lock(Duration::ZERO, SHORT).await.map(drop) })
+            };
+            let tried: Vec<_> = (0..commands).map(tried).collect();
+            while tries.seen() == 0 {
+                tokio::task::yield_now().await;
+            }
+            thread::sleep(ms(600));
+            for tried in tried {
+                let _ = soon(tried).await.unwrap();
+            }
+            proxy.latency(Duration::ZERO);
+            assert!(is_free(&client, "warm").await);
+            assert_eq!(proxy.accepted(), accepted, "{commands} commands");
+        });
+    }
 }
 
 /// A loss is known on time, and reported as soon as anybody can listen.

@@ -8,8 +8,8 @@
 //!    the application panics while connecting, the attempt has failed.
 //! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read for as
 //!    long, or since the command was written: a half-open link reports no error. A command that waits for its turn says
-//!    nothing about the server. For a renewal two round trips of silence are enough, so that a second connection gets its
-//!    chance within the lease.
+//!    nothing about the server, nor does a runtime that is [blocked](super::silence). For a renewal two round trips of
+//!    silence are enough, so that a second connection gets its chance within the lease.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for
 //!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
@@ -132,16 +132,6 @@ impl LaneState {
     };
 }
 
-/// What a connection has read and written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Traffic {
-    generation: u64,
-    /// When it last read something: by the system's clock where `asked` is known, else by the client's.
-    read_at: Moment,
-    /// None where that is not known.
-    asked: Option<u64>,
-}
-
 /// A connection of a lane.
 #[derive(Clone)]
 pub(crate) struct Connected {
@@ -206,8 +196,12 @@ impl Lane {
     }
 
     pub(crate) fn connected(&self) -> Option<Connected> {
+        self.with_connected(Connected::clone)
+    }
+
+    pub(super) fn with_connected<R>(&self, look: impl FnOnce(&Connected) -> R) -> Option<R> {
         match &*self.link.borrow() {
-            LaneState::Up { connected, .. } => Some(connected.clone()),
+            LaneState::Up { connected, .. } => Some(look(connected)),
             LaneState::Down { .. } | LaneState::Over(_) => None,
         }
     }
@@ -277,55 +271,24 @@ impl Lane {
             return self.window.leave(place, false);
         }
         let lane = Arc::clone(self);
-        self.runtime.spawn(own(async move {
+        self.spawn(async move {
             let answered = answered.await;
             lane.window.leave(place, answered);
             lane.admit();
-        }));
+        });
     }
 
     /// Polls a command on the lane's runtime, since the waker that asks for it may be called under any lock.
     pub(super) fn poll_soon(self: &Arc<Self>, command: Weak<dyn Queueable>) {
         if self.window.note_woken(command) {
             let lane = Arc::clone(self);
-            self.runtime
-                .spawn(own(async move { lane.window.poll_woken() }));
+            self.spawn(async move { lane.window.poll_woken() });
         }
     }
 
-    /// What the connection has read and written by now.
-    pub(super) fn traffic(&self) -> Option<Traffic> {
-        let link = self.link.borrow();
-        let LaneState::Up { connected, .. } = &*link else {
-            return None;
-        };
-        let (read_at, asked) = match connected.connection.traffic() {
-            Some((read_at, asked)) => (read_at, Some(asked)),
-            // redis-rs drives it, and only replies are seen.
-            None => (self.heard_at(), None),
-        };
-        Some(Traffic {
-            generation: connected.generation,
-            read_at,
-            asked,
-        })
-    }
-
-    /// Gives the connection up if it wrote since `before`, or tried to, and read nothing since then or for `silence`. A
-    /// process that got no CPU wrote nothing.
-    pub(super) fn give_up_if_silent(&self, before: Traffic, silence: Duration) {
-        let Some(now) = self.traffic() else {
-            return;
-        };
-        let asked = now.asked.is_none() || now.asked != before.asked;
-        let clock = match now.asked {
-            Some(_) => &Clock::system(),
-            None => &self.config.clock,
-        };
-        let silent = now.read_at == before.read_at || now.read_at.until(clock.now()) >= silence;
-        if now.generation == before.generation && silent && asked {
-            self.replace(now.generation);
-        }
+    /// Starts a task on its runtime.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(own(task));
     }
 
     /// Connects if there is no connection. Fails if the next attempt that ends fails.

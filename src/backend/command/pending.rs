@@ -21,8 +21,9 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::lane::{Lane, Traffic};
+use super::lane::Lane;
 use super::send::{CommandResult, once};
+use super::silence::Traffic;
 use super::window::{Place, QueueKey, Queueable};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
@@ -104,7 +105,7 @@ impl Pending {
         let handed_over_at = lane.now();
         let stage = Stage::HandedOver {
             place: None,
-            traffic: lane.traffic(),
+            traffic: Traffic::of(&lane),
         };
         Self::new(Run::Live { sending, stage }, handed_over_at, lane)
     }
@@ -195,7 +196,7 @@ impl Pending {
         if let Some(before) = traffic
             && waited >= silence
         {
-            lane.give_up_if_silent(before, silence);
+            before.give_up_if_silent(lane, silence);
         }
         lane.admit();
     }
@@ -388,7 +389,7 @@ impl InFlight {
         if let Run::Live { stage, .. } = run {
             *stage = Stage::HandedOver {
                 place: Some(place),
-                traffic: self.lane.traffic(),
+                traffic: Traffic::of(&self.lane),
             };
         }
         // Relaxed, as in `handed_over_at`.

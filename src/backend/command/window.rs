@@ -49,6 +49,8 @@ pub(super) struct Place {
 /// The places of a lane.
 pub(super) struct Window {
     places: AtomicU64,
+    /// Whether its connection is in doubt, so that nobody gets a place.
+    paused: AtomicBool,
     /// How many commands wait.
     count: AtomicUsize,
     waiting: Mutex<WaitingCommands>,
@@ -100,6 +102,7 @@ impl Window {
     pub(super) fn new() -> Self {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
+            paused: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             waiting: Mutex::default(),
             admitting: AtomicBool::new(false),
@@ -119,6 +122,17 @@ impl Window {
             free: FIRST,
         };
         self.places.store(places.packed(), Ordering::SeqCst);
+        self.go_on();
+    }
+
+    /// Gives nobody a place until it [goes on](Self::go_on). Returns whether it did so until now.
+    pub(super) fn pause(&self) -> bool {
+        !self.paused.swap(true, Ordering::SeqCst)
+    }
+
+    /// The caller must [admit](Self::admit) afterwards.
+    pub(super) fn go_on(&self) {
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// There is no connection.
@@ -138,7 +152,7 @@ impl Window {
 
     /// Takes a free place, unless commands are queued.
     pub(super) fn enter(&self) -> Option<Place> {
-        if self.is_awaited() {
+        if self.is_awaited() || self.is_paused() {
             return None;
         }
         self.take()
@@ -196,9 +210,17 @@ impl Window {
         }
     }
 
+    fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    fn has_room(&self) -> bool {
+        Places::of(self.places.load(Ordering::SeqCst)).free > 0 && !self.is_paused()
+    }
+
     /// Hands over queued commands while there are free places. Polls them, so no lock may be held.
     pub(super) fn admit(&self) {
-        while self.is_awaited() && Places::of(self.places.load(Ordering::SeqCst)).free > 0 {
+        while self.is_awaited() && self.has_room() {
             if self.admitting.swap(true, Ordering::SeqCst) {
                 // The thread that admits looks again after it has reset the flag.
                 return;
