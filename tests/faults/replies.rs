@@ -10,7 +10,9 @@ use super::{
     ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, TIMEOUT, VERIFY, calls, hasty,
     proxied,
 };
-use crate::common::{LONG, SHORT, clean, connect, count, gone, ms, soon, subscribed, try_once};
+use crate::common::{
+    LONG, SHORT, clean, connect, count, gone, ms, poll_once, soon, subscribed, try_once,
+};
 
 /// The client tries a second connection within a lease, however long a command may take.
 #[tokio::test]
@@ -248,4 +250,27 @@ async fn f3_a_silent_connection_is_replaced_however_short_a_command_may_take() {
     proxy.heal();
     drop(guard);
     client.shutdown(Duration::ZERO).await;
+}
+
+/// Its answer comes later than the keeper looks for it.
+#[tokio::test]
+async fn f4_an_acquire_that_was_dropped_on_a_slow_link_is_released_once() {
+    let (server, proxy) = proxied().await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let warm = client.get_lock("warm").lock().await.unwrap();
+    warm.unlock().await.unwrap();
+    let aim = proxy
+        .inject(Fault::DelayReply(ms(500)))
+        .on(calls(ACQUIRE, "slow"))
+        .arm();
+    let releases = proxy.count(calls(RELEASE, "slow"));
+    let lock = client.get_lock("slow");
+    let mut dropped = Box::pin(lock.lock());
+    assert!(poll_once(&mut dropped).await.is_none());
+    eventually("it is under way", LONG, async || aim.fired() == 1).await;
+    drop(dropped);
+    eventually("it is released", LONG, async || releases.seen() > 0).await;
+    tokio::time::sleep(ms(1_000)).await; // silence is what is looked at
+    assert_eq!(releases.seen(), 1);
+    clean(&server).await;
 }

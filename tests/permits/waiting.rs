@@ -17,6 +17,7 @@ for_both! {
     a_single_try_that_wants_less_is_not_refused_by_the_answer_for_more,
     a_permit_that_nobody_collects_goes_to_others,
     waiters_that_nobody_polls_delay_others_together_once,
+    a_permit_is_not_taken_back_for_one_that_asks_for_more,
     waiters_behind_one_that_gives_up_are_served,
 }
 
@@ -195,6 +196,33 @@ async fn waiters_that_nobody_polls_delay_others_together_once<K: Kind>() {
     for waiting in unpolled {
         soon(waiting).await.unwrap().release().await.unwrap();
     }
+    scene.all_are_free::<K>(2).await;
+}
+
+/// The one that asks for more is polled, but could not use it.
+async fn a_permit_is_not_taken_back_for_one_that_asks_for_more<K: Kind>() {
+    let scene = Scene::new().await;
+    let of = K::of(&scene.client, NAME).with_permits(2);
+    let first = of.acquire().await.unwrap();
+    let second = of.acquire().await.unwrap();
+    let mut rarely = Box::pin(of.acquire());
+    assert!(poll_once(&mut rarely).await.is_none());
+    let mut both = Box::pin(of.acquire_many(2));
+    assert!(poll_once(&mut both).await.is_none());
+    scene.listens().await;
+    second.release().await.unwrap();
+    let gets_one = async {
+        let got = loop {
+            if let Some(got) = poll_once(&mut rarely).await {
+                break got.unwrap();
+            }
+            tokio::time::sleep(ms(60)).await; // the fault
+        };
+        got.release().await.unwrap();
+        first.release().await.unwrap();
+    };
+    let (both, ()) = soon(futures_util::future::join(both, gets_one)).await;
+    both.unwrap().release().await.unwrap();
     scene.all_are_free::<K>(2).await;
 }
 

@@ -215,11 +215,11 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     five.clean().await;
 }
 
-/// A command time-out for any of them would be too long for the test.
+/// A command time-out for each of them would be too long for the test.
 #[tokio::test]
 async fn callers_that_are_not_polled_delay_the_next_one_for_a_moment_each() {
     let five = Five::start();
-    let patient = five.builder().command_timeout(LONG * 2);
+    let patient = five.builder().command_timeout(LONG / 3);
     let quorum = patient.connect().await.unwrap();
     let lock = quorum.get_lock("x");
     let guard = lock.lock().await.unwrap();

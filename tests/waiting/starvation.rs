@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::Value;
 use tokio::runtime::{Builder, Runtime};
 use watchlock::{Client, Lease, LockGuard};
 use watchlock_support::proxy::{Match, Proxy};
@@ -196,9 +195,10 @@ async fn i9_a_first_try_that_nobody_polls_delays_no_other_client() {
     let patient = Client::builder(server.url()).command_timeout(ms(20_000));
     let client = patient.connect().await.unwrap();
     let other = connect(&server).await;
+    let scripts = async || server.calls_of("evalsha").await + server.calls_of("eval").await;
+    let before = scripts().await;
     let waiting = unpolled(&client, "first").await;
-    let taken = async || server.cmd(&["EXISTS", "first"]).await == Value::Int(1);
-    eventually("it has the lock", LONG, taken).await;
+    eventually("it has the lock", LONG, async || scripts().await > before).await;
     let began = Instant::now();
     let got = soon(other.get_lock("first").lock()).await.unwrap();
     assert!(began.elapsed() < ms(5_000), "{:?}", began.elapsed());

@@ -8,7 +8,7 @@
 //!    the application panics while connecting, the attempt has failed.
 //! 2. A connection is replaced when a command had no reply for a command time-out, and nothing at all was read for as
 //!    long, or since the command was written: a half-open link reports no error. A command that waits for its turn says
-//!    nothing about the server, nor does a runtime that is [blocked](super::silence). For a renewal two round trips of
+//!    nothing about the server, nor does a runtime that is [blocked](super::send). For a renewal two round trips of
 //!    silence are enough, so that a second connection gets its chance within the lease.
 //! 3. When the sentinels name another master, the connection is given up, and so is an attempt in progress.
 //! 4. A connection to a server that became a replica stays in use for a pause: it answers, and commands need not wait for

@@ -4,7 +4,6 @@ mod acknowledge;
 mod lane;
 mod pending;
 mod send;
-mod silence;
 mod window;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};

@@ -22,8 +22,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::lane::Lane;
-use super::send::{CommandResult, once};
-use super::silence::Traffic;
+use super::send::{CommandResult, Traffic, once};
 use super::window::{Place, QueueKey, Queueable};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;

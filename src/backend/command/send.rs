@@ -5,18 +5,25 @@
 //! 2. `ASKING` counts for the next command of its connection, which other tasks use too. So both are sent as one pipeline.
 //! 3. A server that forgot a script refuses all calls of it that are in flight. The first of them sends the text, the
 //!    others send their digest again behind it. A call that is refused once more sends the text, too.
+//! 4. A connection that was written to and read nothing for a time is given up. But nothing is read either while user code
+//!    blocks the runtime that drives it, although the reply has arrived. So a silence counts once a task of that runtime
+//!    has run, and [`RUNS_FOR`] later nothing has been read either: meanwhile commands that were queued behind the block are
+//!    written and answered. Until then no command gets a place, so none goes over a connection that is about to be given
+//!    up. What waits was certainly not sent.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use scopeguard::guard;
+use tokio::task::yield_now;
 
 use super::lane::{Connected, Lane};
 use crate::backend::connect::{MasterTerm, Redirect};
 use crate::backend::failure::{Class, Failure};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::script::{Call, Encoded, Reply};
 
 /// A reply, and when its command was sent.
@@ -302,6 +309,75 @@ static KNOCK: LazyLock<Cmd> = LazyLock::new(|| {
 /// with the same error if the driver took it and then ended.
 pub(super) async fn is_cut(connection: &mut MultiplexedConnection) -> bool {
     connection.send_packed_command(&KNOCK).await.is_err()
+}
+
+/// For how long a runtime must run before a silence counts.
+const RUNS_FOR: Duration = Duration::from_millis(20);
+
+/// What a connection has read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traffic {
+    generation: u64,
+    /// When it last read something: by the system's clock where `asked` is known, else by the client's.
+    read_at: Moment,
+    /// None where that is not known.
+    asked: Option<u64>,
+}
+
+impl Traffic {
+    /// What the connection of a lane has read and written by now.
+    pub(super) fn of(lane: &Lane) -> Option<Self> {
+        lane.with_connected(|connected| {
+            let (read_at, asked) = match connected.connection.traffic() {
+                Some((read_at, asked)) => (read_at, Some(asked)),
+                // redis-rs drives it, and only replies are seen.
+                None => (lane.heard_at(), None),
+            };
+            Self {
+                generation: connected.generation,
+                read_at,
+                asked,
+            }
+        })
+    }
+
+    /// Whether the connection wrote since then, or tried to, and read nothing since then or for `silence`. A process that
+    /// got no CPU wrote nothing.
+    fn ended_in(self, silence: Duration, lane: &Lane) -> bool {
+        let Some(now) = Self::of(lane) else {
+            return false;
+        };
+        let asked = now.asked.is_none() || now.asked != self.asked;
+        let time = match now.asked {
+            Some(_) => Clock::system().now(),
+            None => lane.now(),
+        };
+        let silent = now.read_at == self.read_at || now.read_at.until(time) >= silence;
+        now.generation == self.generation && silent && asked
+    }
+
+    /// Gives the connection up if its traffic since then ended in a silence that counts (rule 4: its runtime has run).
+    pub(super) fn give_up_if_silent(self, lane: &Arc<Lane>, silence: Duration) {
+        if !self.ended_in(silence, lane) || !lane.window().pause() {
+            return;
+        }
+        // Also if a waker that is called meanwhile panics.
+        let on = guard(Arc::clone(lane), |lane| lane.window().go_on());
+        lane.spawn(async move {
+            // Its reactor runs before a task that yielded goes on. What that found is read at once.
+            yield_now().await;
+            on.drive();
+            on.timers().timer(RUNS_FOR).await;
+            yield_now().await;
+            on.drive();
+            if self.ended_in(silence, &on) {
+                on.replace(self.generation);
+            }
+            let lane = Arc::clone(&on);
+            drop(on);
+            lane.admit();
+        });
+    }
 }
 
 /// Sends a call on a connection that belongs to no lane.

@@ -6,7 +6,7 @@
 //! it runs at once, so each command costs its own write, and its own read on the server. With many commands in flight
 //! both cost more than the lock. So:
 //!
-//! 1. With fewer than [`FEW`] commands in flight the driver is a plain task.
+//! 1. With fewer than [`FEW`] commands in flight the driver is a plain task (but see 3).
 //! 2. With more, its task yields once before it drives, so the commands of other tasks go out in one write.
 //! 3. The caller that queues the last command of a *batch* drives the connection itself, so the server works on that
 //!    batch while the next is queued. A batch is a quarter of the commands in flight, and at least [`FEW`].

@@ -227,13 +227,27 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
         ticket.is_present();
-        if !self.calls() || !self.is_queued(ticket) {
+        if !self.calls() || !self.is_queued(ticket) || !self.may_take_over(ticket) {
             return None;
         }
         let uncollected = self.take_uncollected()?;
         let hold = uncollected.revoke()?;
         self.pass_over(ticket.number, effects);
         Some((hold, uncollected))
+    }
+
+    /// Whether the uncollected grant, given back, is enough for `ticket` and for those ahead of it that are polled.
+    fn may_take_over(&mut self, ticket: &Ticket) -> bool {
+        let reads = ticket.request.kind.commands.is_shared();
+        let frees_nothing = matches!(&self.seat, Seat::Shared { shared, .. }
+            if !shared.has_one_read() || reads && !shared.is_exclusive());
+        let wants = |ticket: &Ticket| ticket.request.kind.commands.wants();
+        let Some(free) = self.uncollected().map(|grant| wants(&grant.ticket)) else {
+            return false;
+        };
+        let up_to_it = |other: &&Arc<Ticket>| other.number <= ticket.number;
+        let mut first = self.queue.iter().take_while(up_to_it);
+        !frees_nothing && first.all(|other| other.is_called() || wants(other) <= free)
     }
 
     /// Whether waiters were called, and the first that is polled gets the lock.

@@ -2,7 +2,7 @@
 //!
 //! 1. The seat of the gate is for tries only. A granted hold has a seat of its own, from its grant until it is passed on,
 //!    or its last release is answered: a release of one hold delays no other.
-//! 2. A grant that is not collected delays nobody behind it, but keeps permits from others, so it is taken back in time.
+//! 2. A grant that is not collected keeps permits from others, so they are called, and it is taken back in time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -76,6 +76,10 @@ impl<C: Clone + PartialEq> OwnSeats<C> {
         let place = self
             .uncollected
             .partition_point(|grant| until(grant) <= until(&new));
+        if let Some(first) = self.uncollected.front_mut().filter(|_| place == 0) {
+            // Who is polled meanwhile finds the new one, so they are called again.
+            first.called = false;
+        }
         self.uncollected.insert(place, new);
     }
 

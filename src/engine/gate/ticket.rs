@@ -138,7 +138,8 @@ pub(super) struct Uncollected {
 pub(super) const CALL_AFTER: Duration = Duration::from_millis(20);
 
 /// How long a grant is kept for a caller that is not polled, and for those that were called. A caller that comes back
-/// has twice as long each time, so that one that is polled rarely gets the lock in the end.
+/// has twice as long each time. So one that is polled rarely gets the lock in the end, unless others that can use it are
+/// always there.
 pub(super) const KEPT_FOR: Duration = Duration::from_millis(100);
 
 /// The same for a caller that came back so often.

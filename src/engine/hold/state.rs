@@ -264,7 +264,10 @@ impl HoldState {
 
     /// The attempt is sent once more, waits for its turn, or was only then sent. It is overdue at `finish_by`.
     pub(crate) fn finish_later(&mut self, finish_by: Moment) {
-        self.finish_by = finish_by;
+        // The last release has a time of its own.
+        if self.phase == Phase::Trying {
+            self.finish_by = finish_by;
+        }
     }
 
     /// An acquire went unanswered. The server may run it at any later time.

@@ -383,13 +383,13 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     let now = core.now();
     if let Some((command, ticket)) = attempt {
         let due = overdue_from(core, &command, &ticket);
-        if due > now && ticket.is_waiting() && !command.is_answered() {
+        // What was sent may be granted though its caller is gone: to end it would leave that unknown.
+        let sent_at = Some(command.handed_over_at()).filter(|at| *at != Moment::NEVER);
+        let goes_on = ticket.is_waiting() || sent_at.is_some();
+        if due > now && goes_on && !command.is_answered() {
             // So the answer is seen after twice the time that it took, however slow the server is.
-            let waited = command.handed_over_at().until(now).max(ANSWER_SEEN_AFTER);
-            let due = match command.handed_over_at() {
-                Moment::NEVER => due,
-                _ => due.min(now + waited),
-            };
+            let since = sent_at.unwrap_or(ticket.request.since);
+            let due = due.min(now + since.until(now).max(ANSWER_SEEN_AFTER));
             hold.with(|state| state.finish_later(due));
             return core.look_by(hold, due);
         }
@@ -401,7 +401,8 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
 
 /// From when an attempt is overdue: a command time-out after its command was handed over to a connection, during which the
 /// process ran, and at the end of its caller's wait. A caller that waits for ever does so until nothing was heard for
-/// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over.
+/// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over. (A job awaits its
+/// own tries, and counts from the hand-over alone.)
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
         command_timeout,
