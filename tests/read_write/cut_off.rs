@@ -267,9 +267,15 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
         .await
         .unwrap();
     first.unlock().await.unwrap();
+    let verified = Match::script(&script("rw/assert.lua")).and(Match::arg("x"));
+    let verified = proxy.count(verified);
     let lost = lose(&proxy, &Fault::SwallowReply);
     let first = soon(lock.lock()).await.unwrap();
     assert_eq!(lost.fired(), 1, "it was asked for twice");
+    eventually("the silent connection is given up", LONG, async || {
+        verified.seen() > 0
+    })
+    .await;
     let releases = Match::script(&script("rw/release.lua")).and(Match::arg("x"));
     let releases = proxy.count(releases);
     let swallowed = lose(&proxy, &Fault::SwallowRequest);

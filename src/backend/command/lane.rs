@@ -271,7 +271,7 @@ impl Lane {
             return self.window.leave(place, false);
         }
         let lane = Arc::clone(self);
-        self.spawn(async move {
+        self.start_task(async move {
             let answered = answered.await;
             lane.window.leave(place, answered);
             lane.admit();
@@ -282,12 +282,12 @@ impl Lane {
     pub(super) fn poll_soon(self: &Arc<Self>, command: Weak<dyn Queueable>) {
         if self.window.note_woken(command) {
             let lane = Arc::clone(self);
-            self.spawn(async move { lane.window.poll_woken() });
+            self.start_task(async move { lane.window.poll_woken() });
         }
     }
 
     /// Starts a task on its runtime.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn start_task(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(own(task));
     }
 

@@ -363,7 +363,7 @@ impl Traffic {
         }
         // Also if a waker that is called meanwhile panics.
         let on = guard(Arc::clone(lane), |lane| lane.window().go_on());
-        lane.spawn(async move {
+        lane.start_task(async move {
             // Its reactor runs before a task that yielded goes on. What that found is read at once.
             yield_now().await;
             on.drive();
