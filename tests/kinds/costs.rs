@@ -119,9 +119,10 @@ async fn a_section_costs_the_same_however_many_tasks_wait(kind: &'static Kind) {
         for task in running {
             soon(task).await.unwrap();
         }
-        // The subscription, and the tries before and after it, come once.
+        // The subscription, and the tries before and after it, come once. A task that gets no CPU for 20 ms when its turn
+        // comes costs a release and a try.
         let commands = counted.commands();
-        let limit = kind.costs.in_line * SECTIONS + 12;
+        let limit = kind.costs.in_line * SECTIONS + SECTIONS / 10;
         assert!(commands <= limit, "{tasks} tasks: {commands} > {limit}");
     }
 }
