@@ -524,6 +524,10 @@ pub(crate) fn settle_attempt(
     let names = hold.kind.names();
     let settled = core.at(names, |gate, effects| {
         let settled = gate.answered(command, answered, now, core.rules(), effects);
+        if let Some((hold, Settled::Unsettled)) = &settled {
+            // Under the gate's lock: the next try of it plans a look of its own.
+            core.schedule.forget(hold);
+        }
         if let Some(ours) = next_is_ours {
             gate.set_next_is_ours(ours);
         }
@@ -543,9 +547,8 @@ pub(crate) fn settle_attempt(
             core.schedule.forget(&hold);
             hold.end(Ok(()));
         }
-        Settled::Unsettled => core.schedule.forget(&hold),
         Settled::Missing => core.lose(&hold, LostReason::Missing),
-        Settled::NotJoined => {}
+        Settled::Unsettled | Settled::NotJoined => {}
     }
 }
 
@@ -598,13 +601,16 @@ pub(crate) fn settle_release(
     let (now, names) = (core.now(), hold.kind.names());
     core.notice_pause(now);
     let answer = release_answer(core, hold, outcome);
-    let is_missing = matches!(answer, ReleaseAnswer::Missing) && !hold.has_ended();
+    let says_missing = matches!(answer, ReleaseAnswer::Missing);
     let failure = match &answer {
         ReleaseAnswer::Failed(failure) => Some(failure.clone()),
         _ => None,
     };
-    let over = core.at(names, |gate, effects| {
-        gate.release_answered(hold, sent, answer, now, core.rules(), effects)
+    let (over, is_missing) = core.at(names, |gate, effects| {
+        // Under the gate's lock: of several who have the answer, the first ends the hold.
+        let is_missing = says_missing && !hold.has_ended();
+        let over = gate.release_answered(hold, sent, answer, now, core.rules(), effects);
+        (over, is_missing)
     });
     if over {
         core.schedule.forget(hold);

@@ -96,7 +96,13 @@ impl Election {
         // With an owner of its own, so that no two terms are levels of one hold.
         let owner = Owner::new(Arc::clone(&self.engine));
         let term = owner.scope(self.lock.lock()).await?;
-        *self.term.lock() = Some(term.hold());
+        {
+            let mut newest = self.term.lock();
+            // Tokens grow from term to term, and another term may have begun since this one was granted.
+            if newest.as_ref().and_then(HoldView::token) < Some(term.token()) {
+                *newest = Some(term.hold());
+            }
+        }
         let value = while_valid(term.level(), body(&term)).await?;
         // The loss of a hold that nothing runs under any more is no loss of the term.
         let _ = release_after_run(term.into()).await;

@@ -12,7 +12,7 @@ use crate::engine::caller::acquire::request;
 use crate::engine::caller::{enter, release};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::{HoldState, Level};
+use crate::engine::hold::state::{HoldState, Level, Phase};
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LeaseError, LostReason};
 use crate::fencing::FencingToken;
@@ -343,6 +343,22 @@ impl LockGuard {
         if let LevelOf::Single(single) = &self.level {
             single.entered.hold.with(HoldState::may_never_end);
         }
+    }
+
+    /// Calls `act` if the hold is valid, and cannot be lost meanwhile. Returns whether it did.
+    pub(super) fn while_held(&self, act: impl FnOnce()) -> bool {
+        let LevelOf::Single(single) = &self.level else {
+            return false;
+        };
+        let now = single.engine.core.now();
+        single.entered.hold.with(|state| {
+            state.expire(now);
+            let is_held = state.phase() == Phase::Held;
+            if is_held {
+                act();
+            }
+            is_held
+        })
     }
 
     /// It is in the hands of the current task.

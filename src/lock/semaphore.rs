@@ -670,13 +670,14 @@ impl Permit {
         let reply = ask(self.target.core(), self.request.forget(names, hold_id)).await?;
         match reply.found() {
             Some(true) => {
-                self.request.forgotten.store(true, Ordering::Release);
-                // If the hold was lost before that, its release is under way and gives back.
-                let kept = self.check();
-                self.request
-                    .forgotten
-                    .store(kept.is_ok(), Ordering::Release);
-                kept
+                // A hold that is lost is released, which gives back. Under its lock, so that it is lost before or after.
+                let forgets = || self.request.forgotten.store(true, Ordering::Release);
+                let kept = self.level.while_held(forgets);
+                if kept {
+                    Ok(())
+                } else {
+                    self.check().and(Err(Error::not_owner()))
+                }
             }
             Some(false) => Err(Error::lost(LostReason::Missing)),
             None => Err(Failure::strange_reply().into()),

@@ -55,7 +55,7 @@ impl<'a> Writing<'a> {
         Self::begun(core, hold, count)
     }
 
-    /// Goes on with a write that began when a level was given back.
+    /// Goes on with a write that has begun.
     pub(crate) fn begun(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
         Self {
             core,

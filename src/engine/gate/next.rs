@@ -181,7 +181,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     ) -> bool {
         let joins = self.seat.may_join() && self.may_read(head, now);
         let open = self.seat.is_free() || joins;
-        let starts = open && self.queue.remove(head.number).is_some();
+        // One that starts again has the same number.
+        let starts = open && head.is_waiting() && self.queue.remove(head.number).is_some();
         if starts {
             let (hold, command) = attempt(self.seat.held());
             self.start_attempt(hold, head, command, now);

@@ -97,7 +97,12 @@ impl SharedHold {
         effects: &mut Effects,
     ) -> Option<Left> {
         let (_, level) = self.reads.remove(&read.number)?;
-        Some(effects.change(&self.hold, |state| state.leave(level, now, finish_by)))
+        let left = effects.change(&self.hold, |state| state.leave(level, now, finish_by));
+        if matches!(left, Left::Lost(_)) {
+            // It is lost with the others.
+            self.reads.insert(read.number, (Arc::clone(read), level));
+        }
+        Some(left)
     }
 
     pub(super) fn reads(&self) -> impl Iterator<Item = &Arc<Hold>> {

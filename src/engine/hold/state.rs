@@ -380,6 +380,13 @@ impl HoldState {
         goes_on.then(|| self.count())
     }
 
+    /// As [`still_needs_count`](Self::still_needs_count), and the write begins: nobody may find the count settled before.
+    pub(crate) fn begins_needed_count(&mut self) -> Option<u32> {
+        let levels = self.still_needs_count()?;
+        self.write_begins();
+        Some(levels)
+    }
+
     /// Redis granted it. Returns false if the grant came too late to be of use.
     pub(crate) fn grant(&mut self, level: Level, term: Term, now: Moment) -> bool {
         if self.phase != Phase::Trying || self.undone || now >= term.valid_until {

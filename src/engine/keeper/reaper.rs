@@ -136,9 +136,9 @@ pub(super) async fn write_behind(
 pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
     let mut delays = core.config.backoff.delays(hold.number);
-    while let Some(levels) = hold.with(HoldState::still_needs_count) {
+    while let Some(levels) = hold.with(HoldState::begins_needed_count) {
         let count = present(&hold, levels);
-        let writing = Writing::begin(core, &hold, count);
+        let writing = Writing::begun(core, &hold, count);
         let call = call(core, &hold, count);
         let answer = core.ask(call, core.config.command_timeout).await;
         match answer.map(|answer| (answer.reply.found(), answer.sent_at)) {

@@ -114,6 +114,8 @@ impl<'a> WaitingCaller<'a> {
         nodes.node(0).core().backend.callers_fleet()?;
         let pickup = Arc::<Pickup>::default();
         let queue = nodes.queue(&request.name);
+        // Again: a quorum that closed before the queue was there does not close it.
+        nodes.check_open()?;
         let (quorum, wanted) = (Arc::clone(nodes), request.clone());
         // Also if the task ends without a decision.
         let filled = guard(Arc::clone(&pickup), |pickup| {

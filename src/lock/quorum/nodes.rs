@@ -139,7 +139,7 @@ impl QuorumNodes {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        // Relaxed: a caller that reads an old value then finds its queue closed.
+        // Relaxed: whoever reads an old value finds its queue closed, or looks again once it has a new one.
         if self.broken.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }

@@ -439,9 +439,19 @@ impl NameJob {
             };
         }
         if now >= self.note_at {
+            // Whoever leaves after this sees the note, and has it removed.
+            let still_waits = self.at(|gate, _| {
+                let waits = gate.is_queued(&first);
+                if waits {
+                    gate.note_writer_waits(kind, now);
+                }
+                waits
+            });
+            if !still_waits {
+                return now;
+            }
             (self.note_left, self.note_at) = (now, now + NOTE_AGAIN);
             let core = &self.keeper.core;
-            self.at(|gate, _| gate.note_writer_waits(kind, now));
             let (waited, note) = (first.request.since.until(now), self.note(kind));
             if let Some(sent) = self.send_note(kind, waited, note) {
                 // If it is lost, the next one makes up for it.

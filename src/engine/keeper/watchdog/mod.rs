@@ -256,6 +256,9 @@ impl Watchdog {
                 if end > Moment::default() {
                     let look = next.min(end.minus(EARLY));
                     let _ = core.schedule.no_later_than(hold, look);
+                } else if let Phase::Lost(reason) = hold.phase() {
+                    // Its holder saw that after the keeper's look at it, so no other look comes.
+                    core.post(Mail::Lost(Arc::clone(hold), reason));
                 }
                 let node = renewals.of(node_of(core, hold), core);
                 node.queue.want(hold.number, Arc::clone(hold), again);
