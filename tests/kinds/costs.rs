@@ -98,33 +98,45 @@ async fn a_refusal_is_one_try(kind: &'static Kind) {
     rival.unlock().await.unwrap();
 }
 
+const SECTIONS: u64 = 320;
+
 async fn a_section_costs_the_same_however_many_tasks_wait(kind: &'static Kind) {
-    const SECTIONS: u64 = 320;
+    // The subscription, and the tries before and after it, come once.
+    let limit = kind.costs.in_line * SECTIONS + 12;
     for tasks in [8, 32, 160] {
-        let (scene, proxy) = Scene::proxied(kind, unhurried).await;
-        let lock: Arc<dyn Lock> = scene.lock("contended").into();
-        let first = lock.lock().await.unwrap();
-        let mut counted = Counted::from_now(&proxy);
-        let running: Vec<_> = (0..tasks)
-            .map(|_| {
-                let lock = Arc::clone(&lock);
-                tokio::spawn(async move {
-                    for _ in 0..SECTIONS / tasks {
-                        lock.lock().await.unwrap().unlock().await.unwrap();
-                    }
-                })
-            })
-            .collect();
-        first.unlock().await.unwrap();
-        for task in running {
-            soon(task).await.unwrap();
+        // A task that gets no CPU for 20 ms when its turn comes costs a release and a try more. What a section costs, it
+        // costs in each round.
+        let mut commands = commands_of_sections(kind, tasks).await;
+        for _ in 0..2 {
+            if commands > limit {
+                commands = commands_of_sections(kind, tasks).await;
+            }
         }
-        // The subscription, and the tries before and after it, come once. A task that gets no CPU for 20 ms when its turn
-        // comes costs a release and a try.
-        let commands = counted.commands();
-        let limit = kind.costs.in_line * SECTIONS + SECTIONS / 10;
         assert!(commands <= limit, "{tasks} tasks: {commands} > {limit}");
     }
+}
+
+/// What `tasks` tasks send that take turns.
+async fn commands_of_sections(kind: &'static Kind, tasks: u64) -> u64 {
+    let (scene, proxy) = Scene::proxied(kind, unhurried).await;
+    let lock: Arc<dyn Lock> = scene.lock("contended").into();
+    let first = lock.lock().await.unwrap();
+    let mut counted = Counted::from_now(&proxy);
+    let running: Vec<_> = (0..tasks)
+        .map(|_| {
+            let lock = Arc::clone(&lock);
+            tokio::spawn(async move {
+                for _ in 0..SECTIONS / tasks {
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    first.unlock().await.unwrap();
+    for task in running {
+        soon(task).await.unwrap();
+    }
+    counted.commands()
 }
 
 async fn renewals_travel_together(kind: &'static Kind) {

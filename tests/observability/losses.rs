@@ -10,7 +10,7 @@ use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use super::{Log, unheard};
-use crate::common::{LONG, SHORT, ms, soon};
+use crate::common::{LONG, SHORT, ms, soon, subscribed, without_polls};
 
 #[derive(Clone, Default)]
 struct Losses(Arc<Mutex<Vec<LostHold>>>);
@@ -34,6 +34,28 @@ impl Losses {
 
 fn short(server: &RedisServer) -> ClientBuilder {
     Client::builder(&server.url()).watchdog_lease(SHORT)
+}
+
+/// The caller that gives the lock back and the keeper's job for the one who waits read the same answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_a_release_finds_is_reported_once() {
+    const ROUNDS: usize = 60;
+    let _unheard = unheard().await;
+    let (server, losses) = (RedisServer::start(), Losses::default());
+    let client = losses.of(without_polls(&server)).connect().await.unwrap();
+    let lock = client.get_lock("gone");
+    for _ in 0..ROUNDS {
+        let guard = lock.lock().await.unwrap();
+        let other = lock.clone();
+        let waiter = tokio::spawn(async move { other.lock().await });
+        subscribed(&server, "gone").await;
+        server.cmd(&["DEL", "gone"]).await;
+        let released = tokio::spawn(guard.unlock()).await.unwrap();
+        assert!(released.unwrap_err().is_lost());
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    assert_eq!(losses.until(ROUNDS).await.len(), ROUNDS);
+    assert_eq!(client.stats().lost, ROUNDS as u64);
 }
 
 #[tokio::test]

@@ -67,46 +67,42 @@ async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
     .await;
 }
 
+/// A crowd comes while the server is out of reach, for longer than several command time-outs: nobody fails, and no lock
+/// costs more.
+async fn waits_and_goes_on(server: &RedisServer, url: &str, begins: impl Fn(), ends: impl Fn()) {
+    let client = Client::builder(url)
+        .command_timeout(ms(500))
+        .unavailable_after(Duration::from_secs(60));
+    let client = client.connect().await.unwrap();
+    all_done(crowd(&client, 1)).await;
+    let before = scripts(server).await;
+    begins();
+    let waiting = crowd(&client, MANY);
+    tokio::time::sleep(ms(2_500)).await; // the fault
+    ends();
+    all_done(waiting).await;
+    let sent = scripts(server).await - before;
+    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+}
+
 /// Only what was on the connection when the server stopped has an unknown outcome.
 #[tokio::test]
 async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
     let server = RedisServer::start();
-    let client = Client::builder(&server.url())
-        .command_timeout(ms(500))
-        .unavailable_after(Duration::from_secs(60));
-    let client = client.connect().await.unwrap();
-    all_done(crowd(&client, 1)).await;
-    let before = scripts(&server).await;
-    server.freeze();
-    let waiting = crowd(&client, MANY);
-    // Longer than several command time-outs.
-    tokio::time::sleep(ms(2_500)).await;
-    server.resume();
-    all_done(waiting).await;
-    let sent = scripts(&server).await - before;
-    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+    let (begins, ends) = (|| server.freeze(), || server.resume());
+    waits_and_goes_on(&server, &server.url(), begins, ends).await;
 }
 
-/// Nothing was sent meanwhile, so nothing has to be sent again.
+/// Nothing is sent meanwhile, so nothing has to be sent again.
 #[tokio::test]
 async fn a_crowd_behind_a_server_that_refuses_connections_waits_and_goes_on() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let client = Client::builder(&proxy.url())
-        .command_timeout(ms(500))
-        .unavailable_after(Duration::from_secs(60));
-    let client = client.connect().await.unwrap();
-    all_done(crowd(&client, 1)).await;
-    let before = scripts(&server).await;
-    proxy.refuse();
-    proxy.reset_all();
-    let waiting = crowd(&client, MANY);
-    // Longer than several command time-outs.
-    tokio::time::sleep(ms(2_500)).await;
-    proxy.accept();
-    all_done(waiting).await;
-    let sent = scripts(&server).await - before;
-    assert!(sent <= 21 * MANY as u64 / 10, "{sent} scripts");
+    let begins = || {
+        proxy.refuse();
+        proxy.reset_all();
+    };
+    waits_and_goes_on(&server, &proxy.url(), begins, || proxy.accept()).await;
 }
 
 /// What is read of such a connection is not seen, only replies are.
