@@ -211,16 +211,16 @@ fn who_comes_while_a_note_is_removed_is_tried_for() {
     );
 }
 
-/// The job is about to try for the head. Before it takes the gate's lock again, that one, which was called and not polled, is
-/// passed over, is polled, and comes back at its place.
+/// Before the job tries for the head, the head is passed over, is polled, and comes back at its place.
 #[test]
 fn who_comes_back_at_its_place_is_not_taken_for_who_it_was() {
     let mut gate = Gate::<u32>::default();
     let mut effects = Effects::default();
     let now = at(1);
-    let [a, u, h, w, x] = [1, 2, 3, 4, 5].map(|number| ticket(number, 1, Patience::Forever));
-    first(&mut gate, &a, &try_of(11, 1), 11);
-    queues(&mut gate, &u);
+    let [first_in, asleep, passed, polled, last] =
+        [1, 2, 3, 4, 5].map(|number| ticket(number, 1, Patience::Forever));
+    first(&mut gate, &first_in, &try_of(11, 1), 11);
+    queues(&mut gate, &asleep);
     gate.set_listening(true);
     let _ = gate.answered(&11, grant(NextOne::Unknown), now, passing(), &mut effects);
     let Step::Serve { head, .. } = gate.step(now, passing(), true, &mut effects) else {
@@ -234,22 +234,25 @@ fn who_comes_back_at_its_place_is_not_taken_for_who_it_was() {
         passing(),
         &mut effects,
     );
-    for waiter in [&h, &w, &x] {
+    for waiter in [&passed, &polled, &last] {
         queues(&mut gate, waiter);
     }
-    // u does not collect its grant: those behind it are called.
+    // A grant is not collected: those behind it are called.
     let later = now + super::super::ticket::CALL_AFTER;
     assert!(gate.take_back(later, passing(), &mut effects).is_none());
     let Step::Serve { head, .. } = gate.step(later, passing(), true, &mut effects) else {
         panic!("it serves");
     };
-    assert!(Arc::ptr_eq(&head, &h));
-    // The job waits for a message. Other threads: w is polled, and then h.
-    let taken = gate.present(&w, &mut effects);
-    assert!(taken.is_some(), "w gets it");
+    assert!(Arc::ptr_eq(&head, &passed));
+    // The job waits for a message. Meanwhile one of them is polled, and then the head.
+    let taken = gate.present(&polled, &mut effects);
+    assert!(taken.is_some(), "it gets the lock");
     let mut context = Context::from_waker(Waker::noop());
-    assert!(matches!(h.poll(&mut context), Poll::Ready(Verdict::Again)));
-    let again = Ticket::new(99, h.request.again(&h));
+    assert!(matches!(
+        passed.poll(&mut context),
+        Poll::Ready(Verdict::Again)
+    ));
+    let again = Ticket::new(99, passed.request.again(&passed));
     queues(&mut gate, &again);
     // A message: the job goes on, with `try_for`.
     let started = gate.try_head(&head, later, |_| (try_of(13, 1), 13));
