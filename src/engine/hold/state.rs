@@ -262,9 +262,8 @@ impl HoldState {
         self.watchdogs + self.fixed + self.limited
     }
 
-    /// The attempt is sent once more, waits for its turn, or was only then sent. It is overdue at `finish_by`.
+    /// The attempt is overdue at `finish_by`, and not before. The last release keeps its own time.
     pub(crate) fn finish_later(&mut self, finish_by: Moment) {
-        // The last release has a time of its own.
         if self.phase == Phase::Trying {
             self.finish_by = finish_by;
         }
@@ -382,9 +381,7 @@ impl HoldState {
 
     /// As [`still_needs_count`](Self::still_needs_count), and the write begins: nobody may find the count settled before.
     pub(crate) fn begins_needed_count(&mut self) -> Option<u32> {
-        let levels = self.still_needs_count()?;
-        self.write_begins();
-        Some(levels)
+        self.still_needs_count().inspect(|_| self.write_begins())
     }
 
     /// Redis granted it. Returns false if the grant came too late to be of use.

@@ -83,8 +83,7 @@ impl World {
         match write {
             CountWrite::Behind(_, count) => self.write_ends(&hold, count, false),
             CountWrite::Due => {
-                if let Some(count) = hold.with(HoldState::still_needs_count) {
-                    hold.with(HoldState::write_begins);
+                if let Some(count) = hold.with(HoldState::begins_needed_count) {
                     let command = self.send(&hold, What::Counts(count), KEEPER);
                     let sent = CountWrite::Sent(command, count);
                     self.counts.push((hold, sent));
