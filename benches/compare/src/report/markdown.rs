@@ -38,9 +38,9 @@ pub(super) fn render(roster: &Roster, findings: &Findings) -> String {
 fn introduction() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!(
-        "Written by `make bench`, on {cores} cores with `{}`. Every figure is a median over interleaved rounds; \
-         ratios are taken round by round within the run, so they carry over to other machines better than the \
-         absolute figures do. Each measurement is a process of its own, on a server that does nothing else.",
+        "Written by `make bench`, on {cores} cores with `{}`. Figures are medians over interleaved rounds. \
+         Ratios are taken round by round, so they depend less on the machine. Each measurement is a process of its \
+         own, on a server that does nothing else.",
         RedisServer::version()
     )
 }
