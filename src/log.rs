@@ -25,7 +25,7 @@ const MOST_WAITING: usize = 10_000;
 
 type LogEvent = Box<dyn FnOnce() + Send>;
 
-/// An event, and the subscriber that the thread it comes from has.
+/// An event, and the subscriber of the thread that it comes from.
 type HandedOver = (Dispatch, LogEvent);
 
 /// The way to the thread that logs; none if it could not be started.
@@ -43,12 +43,12 @@ thread_local! {
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The events of this thread are handed over from now on.
-pub(crate) fn hand_over() {
+/// From now on the events of this thread go to the logging thread.
+pub(crate) fn forward() {
     HANDS_OVER.set(true);
 }
 
-/// Runs `event`, which logs something: at once, or on the thread for the events that are handed over.
+/// Runs `event`, which logs something: at once, or on the logging thread if this thread [forwards](forward).
 pub(crate) fn log(event: impl FnOnce() + Send + 'static) {
     if !HANDS_OVER.get() {
         return event();
@@ -58,14 +58,14 @@ pub(crate) fn log(event: impl FnOnce() + Send + 'static) {
         return;
     }
     // Relaxed, here and below: the numbers stand for themselves, and the channel orders the events. Keepers that look at the
-    // same time may hand over a few more.
+    // same time may forward a few more.
     let fits = WAITING.load(Ordering::Relaxed) < MOST_WAITING;
     if !(fits && send(subscriber, Box::new(event))) {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Resolves when all is logged that this thread handed over by now.
+/// Resolves when all events are logged that this thread has forwarded so far.
 pub(crate) async fn logged() {
     let subscriber = get_default(Dispatch::clone);
     let (last, done) = oneshot::channel();
@@ -77,7 +77,7 @@ pub(crate) async fn logged() {
     }
 }
 
-/// Hands an event to the thread. Returns false if there is none.
+/// Hands an event to the logging thread. Returns false if there is none.
 fn send(subscriber: Dispatch, event: LogEvent) -> bool {
     WAITING.fetch_add(1, Ordering::Relaxed);
     let logger = LOGGER.as_ref();
@@ -140,7 +140,7 @@ mod tests {
         let on_a_keeper = |work: fn()| {
             let subscriber = subscriber.clone();
             let thread = std::thread::spawn(move || {
-                hand_over();
+                forward();
                 with_default(&subscriber, work);
             });
             thread.join().unwrap();

@@ -269,7 +269,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long to wait for a reply: 10 ms to 60 s. Default 1 s. It counts from when the command is handed over to the
+    /// How long to wait for a reply: 10 ms to 60 s. Default 1 s. It counts from when the command is submitted to the
     /// connection; one that waits for its turn, behind thousands of others, waits as long as its caller does. An `unlock`,
     /// and a try whose wait is shorter, end this long after their call.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {

@@ -25,7 +25,7 @@ use scopeguard::guard;
 
 use crate::clock::Moment;
 use crate::error::LostReason;
-use crate::log::{hand_over, log};
+use crate::log::{forward, log};
 
 /// How many losses may wait for the application. More are only logged.
 const MOST_WAITING: usize = 1_024;
@@ -106,7 +106,7 @@ impl OnLost {
     }
 
     fn report_all(&self, losses: &Receiver<LostHold>) {
-        hand_over();
+        forward();
         for lost in losses {
             let reported = catch_unwind(AssertUnwindSafe(|| (self.0)(&lost)));
             if reported.is_err() {

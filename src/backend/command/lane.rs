@@ -90,7 +90,7 @@ pub(crate) struct Lane {
     link: watch::Sender<LaneState>,
     wanted: Notify,
     window: Window,
-    /// Whether its commands are queued once more, for acknowledgements.
+    /// Whether it is one of `AckLanes`, where commands are queued once more, to share a `WAIT`.
     acknowledges: bool,
     runtime: Handle,
     /// When something was last received, in nanoseconds of the client's clock.
@@ -165,7 +165,7 @@ const QUIET: Duration = Duration::from_secs(1);
 const KNOCK_SERVES: Duration = Duration::from_millis(10);
 
 impl Lane {
-    /// A lane on `runtime`, not connected yet; or one for commands that replicas acknowledge.
+    /// A lane on `runtime`, not connected yet. `acknowledges`: it carries commands that replicas acknowledge.
     pub(crate) fn open(
         config: LaneConfig,
         beside: Box<[Arc<Self>]>,
@@ -206,7 +206,7 @@ impl Lane {
         }
     }
 
-    /// A batch of commands is queued, and the connection must be driven.
+    /// Notes that a batch of commands is queued, so that the connection must be driven.
     pub(crate) fn fill(&self) {
         // Relaxed: if a thread misses it, the connection's own task drives.
         self.full.store(true, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Lane {
         });
     }
 
-    /// Polls a command on the lane's runtime, since the waker that asks for it may be called under any lock.
+    /// Has the lane's runtime poll a command: a waker calls this, perhaps under a lock, so it must not poll by itself.
     pub(super) fn poll_soon(self: &Arc<Self>, command: Weak<dyn Queueable>) {
         if self.window.note_woken(command) {
             let lane = Arc::clone(self);
@@ -361,7 +361,7 @@ impl Lane {
         sent.is_some_and(|(on, at)| *on == generation && *at >= sent_at)
     }
 
-    /// Something was received on the lane.
+    /// Records that something was received on the lane.
     pub(crate) fn heard(&self) {
         self.heard_now(self.now());
     }
@@ -371,7 +371,7 @@ impl Lane {
         self.heard_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The reply to a command came that was sent at `sent_at`.
+    /// Records the reply to a command that was sent at `sent_at`.
     pub(super) fn answered(&self, sent_at: Moment) {
         let now = self.now();
         self.heard_now(now);
@@ -404,7 +404,7 @@ impl Lane {
         self.heard_at().until(now) >= QUIET && knocked_at.until(now) >= KNOCK_SERVES
     }
 
-    /// The connection took a knock.
+    /// Records that the connection took a knock.
     pub(crate) fn knocked(&self) {
         // Relaxed, as in `needs_knock`.
         self.knocked_at

@@ -1,13 +1,13 @@
 //! A command that many may await.
 //!
 //! 1. It waits until its lane has a place for it, and was certainly not sent until then. So what it waits here does not
-//!    count as silence of the server: a command time-out counts from the hand-over.
+//!    count as silence of the server: a command time-out counts from the submission.
 //! 2. Each clone of a command drives it when it is polled. When the command can go on, all clones that wait are woken.
 //! 3. The command gets a waker that wakes all clones that wait. While [many](Window::is_scarce) places are taken, it also
 //!    has the lane's runtime poll the command: an answer gives its place back though nobody polls a clone any more.
 //! 4. When the command ends, all clones are woken but the one whose poll saw the end. That one is running: a wake-up would
 //!    put its task at the end of the queue and wake another worker thread, for each command.
-//! 5. Whether a command is handed over or taken back is decided under the lock of the poll.
+//! 5. Whether a command is submitted or taken back is decided under the lock of the poll.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -40,8 +40,8 @@ pub(crate) struct Pending {
 pub(super) struct InFlight {
     lane: Arc<Lane>,
     run: Mutex<Run>,
-    /// When it was handed over to the connection, in nanoseconds of the client's clock; the maximum until then.
-    handed_over_at: AtomicU64,
+    /// When it was submitted to the connection, in nanoseconds of the client's clock; the maximum until then.
+    submitted_at: AtomicU64,
     /// Of the clones that wait, by their numbers. Usually there is one, which needs no allocation.
     wakers: Mutex<SmallVec<[(u64, Waker); 1]>>,
     /// The number of clones. The command may hold a waker, which holds this struct, so the count of the `Arc` does not
@@ -101,12 +101,12 @@ impl Pending {
 
     /// A command that needs no place.
     pub(crate) fn of(sending: Sending, lane: Arc<Lane>) -> Self {
-        let handed_over_at = lane.now();
+        let submitted_at = lane.now();
         let stage = Stage::HandedOver {
             place: None,
             traffic: Traffic::of(&lane),
         };
-        Self::new(Run::Live { sending, stage }, handed_over_at, lane)
+        Self::new(Run::Live { sending, stage }, submitted_at, lane)
     }
 
     /// A command that is sent when its lane has a place for it. A `patient` one goes on waiting when an attempt to connect
@@ -120,11 +120,11 @@ impl Pending {
         Self::new(Run::Live { sending, stage }, Moment::NEVER, lane)
     }
 
-    fn new(run: Run, handed_over_at: Moment, lane: Arc<Lane>) -> Self {
+    fn new(run: Run, submitted_at: Moment, lane: Arc<Lane>) -> Self {
         let shared = InFlight {
             lane,
             run: Mutex::new(run),
-            handed_over_at: AtomicU64::new(handed_over_at.as_nanos()),
+            submitted_at: AtomicU64::new(submitted_at.as_nanos()),
             wakers: Mutex::default(),
             clones: AtomicU64::new(1),
             numbers: AtomicU64::new(0),
@@ -141,14 +141,14 @@ impl Pending {
         self.shared.lane.drive();
     }
 
-    /// When it was handed over to its connection; [`Moment::NEVER`] if it was not yet, and so was certainly not sent.
-    pub(crate) fn handed_over_at(&self) -> Moment {
+    /// When it was submitted to its connection; [`Moment::NEVER`] if it was not yet, and so was certainly not sent.
+    pub(crate) fn submitted_at(&self) -> Moment {
         // Relaxed: a time that stands for itself. Whether it can still be taken back is decided under the lock.
-        Moment::from_nanos(self.shared.handed_over_at.load(Ordering::Relaxed))
+        Moment::from_nanos(self.shared.submitted_at.load(Ordering::Relaxed))
     }
 
-    fn is_handed_over(&self) -> bool {
-        self.handed_over_at() != Moment::NEVER
+    fn is_submitted(&self) -> bool {
+        self.submitted_at() != Moment::NEVER
     }
 
     /// When something was last received on its lane.
@@ -158,7 +158,7 @@ impl Pending {
 
     /// Ends it if it was certainly not sent.
     pub(crate) fn take_back(&self) {
-        if !self.is_handed_over() {
+        if !self.is_submitted() {
             self.shared.fail_unsent(&self.shared.lane.not_sent());
         }
     }
@@ -177,13 +177,13 @@ impl Pending {
     }
 
     /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
-    /// all was read on it for `silence`. The caller waited for at least `waited` after the hand-over.
+    /// all was read on it for `silence`. The caller waited for at least `waited` after the submission.
     fn look_for_reply(&self, waited: Duration, silence: Duration) {
         let shared = &self.shared;
         let lane = &shared.lane;
         lane.drive();
         shared.poll_for_all();
-        let waited = waited.max(self.handed_over_at().until(lane.now()));
+        let waited = waited.max(self.submitted_at().until(lane.now()));
         let traffic = match &*shared.run.lock() {
             Run::Live {
                 stage: Stage::HandedOver { traffic, .. },
@@ -200,7 +200,7 @@ impl Pending {
         lane.admit();
     }
 
-    /// Waits for the reply, for at most `limit` from when it is handed over; and if it is not handed over within `limit`,
+    /// Waits for the reply, for at most `limit` from when it is submitted; and if it is not submitted within `limit`,
     /// no longer than that.
     pub(crate) async fn within(self, limit: Duration) -> CommandResult {
         let since = self.shared.lane.now();
@@ -226,7 +226,7 @@ impl Pending {
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
                 return outcome;
             }
-            // It may have been handed over meanwhile.
+            // It may have been submitted meanwhile.
             if self.overdue_from(since, limit).min(end) == due {
                 self.overdue();
                 let slow = || Err(Failure::slow_reply(lane.command_timeout()));
@@ -235,28 +235,28 @@ impl Pending {
         }
     }
 
-    /// From when it is overdue: `limit` after its hand-over, or after `since` if it was not handed over.
+    /// From when it is overdue: `limit` after its submission, or after `since` if it was not submitted.
     pub(crate) fn overdue_from(&self, since: Moment, limit: Duration) -> Moment {
-        match self.handed_over_at() {
+        match self.submitted_at() {
             Moment::NEVER => since + limit,
-            handed_over_at => handed_over_at + limit,
+            submitted_at => submitted_at + limit,
         }
     }
 
-    /// Waits for the reply for `limit` from when it is handed over. After that it returns the command, which still runs, so
+    /// Waits for the reply for `limit` from when it is submitted. After that it returns the command, which still runs, so
     /// that the caller can try once more and listen to [both](Self::however_late). The next try uses another connection
-    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is handed over it waits
+    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is submitted it waits
     /// without a limit: it fails when an attempt to connect does.
     pub(crate) async fn within_one_try(mut self, limit: Duration) -> Result<CommandResult, Self> {
         let lane = Arc::clone(&self.shared.lane);
         loop {
-            let was_handed_over = self.is_handed_over();
+            let was_submitted = self.is_submitted();
             let now = lane.now();
             let left = now.until(self.overdue_from(now, limit));
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
                 return Ok(outcome);
             }
-            if was_handed_over {
+            if was_submitted {
                 break;
             }
         }
@@ -264,7 +264,7 @@ impl Pending {
         self.outcome().ok_or(self)
     }
 
-    /// Waits on for the reply to a command that was handed over, for `limit` from then on.
+    /// Waits on for the reply to a command that was submitted, for `limit` from then on.
     pub(crate) async fn however_late(self, limit: Duration) -> CommandResult {
         // The limit of one try may have been shorter than a silence that counts.
         let silence = self.shared.lane.longest_silence();
@@ -391,8 +391,8 @@ impl InFlight {
                 traffic: Traffic::of(&self.lane),
             };
         }
-        // Relaxed, as in `handed_over_at`.
-        self.handed_over_at
+        // Relaxed, as in `submitted_at`.
+        self.submitted_at
             .store(self.lane.now().as_nanos(), Ordering::Relaxed);
     }
 
@@ -435,7 +435,7 @@ impl InFlight {
         queued
     }
 
-    /// Polls it if it was handed over. Its next event wakes all clones.
+    /// Polls it if it was submitted. Its next event wakes all clones.
     fn poll_for_all(self: &Arc<Self>) {
         let mut run = self.run.lock();
         let Run::Live {

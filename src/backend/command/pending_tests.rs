@@ -245,8 +245,8 @@ async fn silent_server() -> String {
     url
 }
 
-/// A command that was handed over, who awaits it, and the number of its connection.
-async fn handed_over(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u64) {
+/// A command that was submitted, who awaits it, and the number of its connection.
+async fn submitted(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u64) {
     let on = Arc::clone(lane);
     let sending = async move {
         let sent = once(&on, &mut Call::ping().encode()).await;
@@ -254,24 +254,24 @@ async fn handed_over(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u
     };
     let command = Pending::queued(sending.boxed(), Arc::clone(lane), Turn::New, false);
     let asked = tokio::spawn(command.clone());
-    while command.handed_over_at() == Moment::NEVER {
+    while command.submitted_at() == Moment::NEVER {
         tokio::task::yield_now().await;
     }
     let generation = lane.connected().expect("it is connected").generation;
     (command, asked, generation)
 }
 
-/// It was wanted before it was handed over, and its silence counts from the hand-over.
+/// It was wanted before it was submitted, and its silence counts from the submission.
 #[tokio::test]
-async fn a_silent_connection_is_given_up_however_late_the_hand_over_was() {
+async fn a_silent_connection_is_given_up_however_late_the_submission_was() {
     let timeout = Duration::from_millis(300);
     let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
     let (clock, ahead) = Clock::driven();
     let lane = lane_to(dialer, timeout, clock, &Handle::current());
     let since = lane.now();
     ahead.advance(timeout / 2);
-    let (command, asked, generation) = handed_over(&lane).await;
-    assert!(command.handed_over_at() > since);
+    let (command, asked, generation) = submitted(&lane).await;
+    assert!(command.submitted_at() > since);
     assert!(command.within_of(since, timeout).await.is_err());
     assert!(asked.await.unwrap().is_err());
     // As soon as the runtime has run for a moment.
@@ -285,7 +285,7 @@ async fn a_command_ends_with_the_wait_of_its_caller_and_keeps_the_connection() {
     let timeout = Duration::from_secs(60);
     let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
     let lane = lane_to(dialer, timeout, Clock::system(), &Handle::current());
-    let (command, asked, generation) = handed_over(&lane).await;
+    let (command, asked, generation) = submitted(&lane).await;
     let end = lane.now() + Duration::from_millis(20);
     let ended = tokio::time::timeout(timeout / 2, command.until(timeout, end)).await;
     assert!(ended.expect("at the end of the wait").is_err());

@@ -255,7 +255,7 @@ fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
 }
 
 /// Sends the text of the script on the same connection if the server did not know its digest. Returns the answer, and
-/// when its own command was sent.
+/// when the command that it answers was sent.
 async fn send_text(
     lane: &Lane,
     (connection, generation): (&mut MultiplexedConnection, u64),

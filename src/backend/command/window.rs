@@ -4,10 +4,10 @@
 //!    for that room may run at any time. A command that waits here was certainly not sent.
 //! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
 //!    unknown outcome.
-//! 3. Queued commands are handed over by [`Turn`], and in the order of arrival within a turn.
+//! 3. Queued commands are submitted by [`Turn`], and in the order of arrival within a turn.
 //! 4. A place is given back by the answer, whether or not anybody still waits for it; while places are not scarce, only
 //!    when somebody polls the command.
-//! 5. One thread at a time hands over queued commands, and each counts as queued until it was polled. So no command
+//! 5. One thread at a time submits queued commands, and each counts as queued until it was polled. So no command
 //!    overtakes an earlier one of its turn.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(super) trait Queueable: Send + Sync {
     /// Hands it over, if it still waits. Returns whether it took the place. Polls it, so no lock may be held.
     fn begin(self: Arc<Self>, place: Place) -> bool;
 
-    /// Polls it, if it was handed over; no lock may be held.
+    /// Polls it, if it was submitted; no lock may be held.
     fn go_on(self: Arc<Self>);
 
     /// Ends it with `failure`, if it still waits.
@@ -61,7 +61,7 @@ pub(super) struct Window {
 
 #[derive(Default)]
 struct WaitingCommands {
-    /// And whether each goes on waiting when an attempt to connect fails: it is patient.
+    /// Each with whether it is patient: it goes on waiting when an attempt to connect fails.
     commands: BTreeMap<QueueKey, (Weak<dyn Queueable>, bool)>,
     arrived: u64,
 }
@@ -125,7 +125,7 @@ impl Window {
         self.go_on();
     }
 
-    /// Gives nobody a place until it [goes on](Self::go_on). Returns whether it did so until now.
+    /// Gives nobody a place until it [goes on](Self::go_on). Returns false if it was paused already.
     pub(super) fn pause(&self) -> bool {
         !self.paused.swap(true, Ordering::SeqCst)
     }
@@ -257,7 +257,7 @@ impl Window {
         woken.len() == 1
     }
 
-    /// Polls what can go on, and hands over queued commands. No lock may be held.
+    /// Polls what can go on, and submits queued commands. No lock may be held.
     pub(super) fn poll_woken(&self) {
         let woken = std::mem::take(&mut *self.woken.lock());
         for command in woken.iter().filter_map(Weak::upgrade) {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A queued command that notes when it is handed over.
+/// A queued command that notes when it is submitted.
 struct FakeQueued {
     name: &'static str,
     taken: bool,

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::engine::core::{Core, Mail};
 use crate::error::LostReason;
 use crate::host::{background, is_simulated, own};
-use crate::log::{hand_over, log, logged};
+use crate::log::{forward, log, logged};
 
 /// Keeps a client alive: clients, handles and guards hold it. Its drop ends the keeper.
 pub(crate) struct Engine {
@@ -126,7 +126,7 @@ pub(crate) fn start_thread(
     let (made, runtime) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name(name.into());
     thread.spawn(move || {
-        hand_over();
+        forward();
         match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let _ = made.send(Ok(runtime.handle().clone()));

@@ -292,7 +292,7 @@ impl Watchdog {
         next
     }
 
-    /// Asks for the holds of one batch.
+    /// Asks Redis for the holds of one batch, and records the outcomes.
     async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch<Arc<Hold>>) {
         let RenewalBatch { holds, timeout } = batch;
         let asking = Asking {
@@ -319,7 +319,7 @@ impl Watchdog {
         }
         let failure = answers.iter().find_map(|(.., failure)| failure.clone());
         let late = asking.late.into_inner();
-        // That a hold is gone shows nothing: what is refused for a hold may not be reached then.
+        // That a hold is gone proves nothing: the script may return before the command that Redis refuses.
         let is_renewed = |hold: &Hold, failure: &Option<Failure>| {
             failure.is_none() && hold.phase() == Phase::Held
         };
@@ -387,7 +387,7 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     if let Some((command, ticket)) = attempt {
         let due = overdue_from(core, &command, &ticket);
         // What was sent may be granted though its caller is gone: to end it would leave that unknown.
-        let sent_at = Some(command.handed_over_at()).filter(|at| *at != Moment::NEVER);
+        let sent_at = Some(command.submitted_at()).filter(|at| *at != Moment::NEVER);
         let goes_on = ticket.is_waiting() || sent_at.is_some();
         if due > now && goes_on && !command.is_answered() {
             // So the answer is seen after twice the time that it took, however slow the server is.
@@ -402,10 +402,10 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
     }
 }
 
-/// From when an attempt is overdue: a command time-out after its command was handed over to a connection, during which the
-/// process ran, and at the end of its caller's wait. A caller that waits for ever does so until nothing was heard for
-/// [`unavailable_after`](crate::ClientBuilder::unavailable_after), if its command was not handed over. (A job awaits its
-/// own tries, and counts from the hand-over alone.)
+/// When an attempt is overdue: a command time-out after its command was submitted to a connection, counted anew after
+/// a pause of the process, or at the end of its caller's wait if that is earlier. Before the submission, a wait without
+/// a limit ends when nothing was heard for [`unavailable_after`](crate::ClientBuilder::unavailable_after). A job awaits
+/// its own tries, and counts from the submission alone.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
         command_timeout,
@@ -413,8 +413,8 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
         ..
     } = core.config;
     let request = &ticket.request;
-    let handed_over_at = command.handed_over_at();
-    let is_unsent = handed_over_at == Moment::NEVER;
+    let submitted_at = command.submitted_at();
+    let is_unsent = submitted_at == Moment::NEVER;
     let end = match request.patience {
         Patience::Forever if is_unsent => {
             let silent_since = request.since.max(command.heard_at());
@@ -425,7 +425,7 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let from = if is_unsent {
         core.now()
     } else {
-        handed_over_at.max(core.runs_since())
+        submitted_at.max(core.runs_since())
     };
     end.min(from + command_timeout)
 }
@@ -483,7 +483,7 @@ impl RenewalQuestion {
 struct Asking<'a> {
     core: &'a Arc<Core>,
     timeout: Duration,
-    /// What listens to the answers that did not come in time; each says whether its answer came.
+    /// They listen for the answers that did not come in time. Each returns whether its answer came.
     late: Mutex<Vec<BoxFuture<'static, bool>>>,
 }
 
