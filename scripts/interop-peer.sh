@@ -56,6 +56,8 @@ build() {
     if [ "$(cat "$target/stamp" 2>/dev/null || true)" = "$stamp" ]; then
         return
     fi
+    # Asked here alone: it starts a JVM.
+    javac -version 2>&1 | grep -Eq '^javac (1[7-9]|[2-9][0-9])' || missing "a JDK of version 17 or later"
     rm -rf "$target"
     mkdir "$target"
     # First with what is on the machine, then from the network; what was fetched stays.
@@ -69,7 +71,6 @@ build() {
 for tool in java javac mvn; do
     command -v "$tool" >/dev/null 2>&1 || missing "$tool"
 done
-javac -version 2>&1 | grep -Eq '^javac (1[7-9]|[2-9][0-9])' || missing "a JDK of version 17 or later"
 
 case ${1:-4} in
 3 | 4) version=$(pinned "${1:-4}") ;;
