@@ -98,8 +98,11 @@ impl Election {
         let term = owner.scope(self.lock.lock()).await?;
         {
             let mut newest = self.term.lock();
-            // Tokens grow from term to term, and another term may have begun since this one was granted.
-            if newest.as_ref().and_then(HoldView::token) < Some(term.token()) {
+            // Another term may have begun since this one was granted. The token says so, unless Redis lost its count.
+            let is_newest = newest
+                .as_ref()
+                .is_none_or(|newest| !newest.is_valid() || newest.token() < Some(term.token()));
+            if is_newest {
                 *newest = Some(term.hold());
             }
         }
