@@ -49,12 +49,12 @@ impl Family {
 /// channel's text, and is hashed once.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Of its family.
+    /// That of its family.
     tag: &'static str,
     channel: Box<str>,
-    /// In the order of the family.
+    /// The further keys, in the order of the family's `others`.
     others: Box<[Box<str>]>,
-    /// Where the key begins, where the user's name does, and where both end.
+    /// Offsets in `channel`: where the key begins, where the user's name begins, and where both end.
     key_at: u32,
     name_at: u32,
     end: u32,

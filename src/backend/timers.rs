@@ -68,7 +68,7 @@ impl Timers {
     /// Resolves when a timer ends for the time until `moment`, or when the clock jumps beyond it.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         loop {
-            // Before the clock is read: a later jump resolves it.
+            // Taken before the clock is read, so that a later jump resolves it.
             let jumped = self.clock.jumped();
             let timer = self.timer(self.clock.now().until(moment));
             let Some(jumped) = jumped else {

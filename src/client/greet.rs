@@ -69,7 +69,7 @@ pub(super) async fn greet_later(core: Arc<Core>) {
             });
         }
         core.backend.timers().sleep(delays.step()).await;
-        // Replaces a connection that has broken or does not answer: nobody else may use it.
+        // Replaces the connection if it is broken or silent: perhaps no other command would notice.
         let knock = Pending::knock(core.keeper_fleet.home());
         let _ = knock.within(core.config.command_timeout).await;
     }

@@ -32,8 +32,8 @@ use crate::script::{Call, Reply};
 /// The longest hold id: a UUID, a colon and a number.
 const HOLD_ID: usize = 36 + 1 + 20;
 
-/// How long the keeper does not look at the clock if the process does not run: it is stopped, or the machine sleeps. While
-/// commands are in flight it looks four times a second.
+/// If the keeper has not looked at the clock for so long, the process was stopped, or the machine slept. While commands
+/// are in flight it looks four times a second.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What callers leave to the keeper.
@@ -153,7 +153,7 @@ impl Core {
     pub(crate) fn look_at_clock(&self) {
         let now = self.now();
         self.notice_pause(now);
-        // Release: who finds this time in `notice_pause` finds the pause before it noticed.
+        // Release: a thread that reads this time in `notice_pause` also sees the pause noticed before.
         self.looked_at.store(now.as_nanos(), Ordering::Release);
     }
 

@@ -661,7 +661,7 @@ impl Permit {
         forgotten.map_err(|error| error.about(self.name()))
     }
 
-    /// Once Redis has answered, the drop of the level gives nothing back.
+    /// Returns Ok once the permits are forgotten in Redis: from then on the drop of the level gives nothing back.
     async fn forget_records(&self) -> Result<(), Error> {
         self.check()?;
         let names = self.target.kind()?.names();
@@ -670,7 +670,7 @@ impl Permit {
         let reply = ask(self.target.core(), self.request.forget(names, hold_id)).await?;
         match reply.found() {
             Some(true) => {
-                // A hold that is lost is released, which gives back. Under its lock, so that it is lost before or after.
+                // Set under the hold's lock: if the hold was lost before, its release gives the permits back.
                 let forgets = || self.request.forgotten.store(true, Ordering::Release);
                 let kept = self.level.while_held(forgets);
                 if kept {

@@ -151,7 +151,7 @@ impl Undo {
         self.lock.undo(&self.hold_id).encode()
     }
 
-    /// The question whether others have the lock. A script goes by its text.
+    /// The command that asks whether others have the lock. A script is sent as its text.
     pub(crate) fn look(&self) -> Cmd {
         let call = self.lock.look().encode();
         call.with_text().unwrap_or(call.cmd)

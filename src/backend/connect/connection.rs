@@ -399,7 +399,7 @@ mod tests {
         (sending, is_full.load(Ordering::Relaxed))
     }
 
-    /// How many commands the server has, without the driver's task having run.
+    /// How many commands have reached the server. Does not let the driver's task run.
     fn arrived(far: &mut DuplexStream) -> usize {
         let mut bytes = Vec::with_capacity(65_536);
         let read = far.read_buf(&mut bytes).now_or_never();

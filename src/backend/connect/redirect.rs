@@ -38,7 +38,7 @@ pub(crate) struct Range {
     pub(crate) first: Slot,
     pub(crate) last: Slot,
     pub(crate) endpoint: Endpoint,
-    /// The node's own, which it keeps wherever it moves; none if the answer has none.
+    /// The node's id, which stays when its address changes; none if the answer has none.
     pub(crate) id: Option<Box<str>>,
 }
 

@@ -397,7 +397,7 @@ impl Waiting<'_> {
         let core = self.core;
         let request = &self.ticket.request;
         let limit = core.config.command_timeout;
-        // The end of the wait, and the end of waiting for a try that is in flight then.
+        // The wait ends at `soft`. The caller still waits until `hard` for the reply to its own try.
         let soft = match request.patience {
             Patience::Until(end) => end,
             Patience::Once | Patience::Forever => request.since + limit,

@@ -4,7 +4,7 @@
 //!    and callers that want the name wait at the gate. If the hold is passed on, no release is sent.
 //! 2. The caller sends the release. The keeper completes it if the caller does not, and repeats it until it is answered
 //!    or the lease is over.
-//! 3. The caller waits for a command time-out, counted from its call, however many tries that takes.
+//! 3. The caller waits for at most one command time-out, counted from its call, however many tries that takes.
 //! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
 use std::sync::Arc;

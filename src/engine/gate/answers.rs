@@ -58,7 +58,7 @@ pub(crate) enum NextOne {
 pub(crate) enum SentAs<'a, C> {
     /// As the command in the seat.
     Seat(&'a C),
-    /// By the keeper, which repeats it, at that time.
+    /// By the keeper, at this time; the keeper repeats it.
     Keeper(Moment),
 }
 
@@ -191,16 +191,16 @@ impl<C: Clone + PartialEq> Gate<C> {
             return GivenBack::LeftToKeeper;
         }
         let counted = hold.kind.commands.leaves_the_seat();
-        // While a try for the first who waits is under way, no other gets what left the seat.
+        // A hold with a seat of its own is not passed on while a try for the head is under way.
         let may_stay = !counted || self.seat.is_free();
         let waits = may_stay && self.job.is_some() && !self.queue.is_empty();
-        // A queue that Redis keeps says whose turn it is, so it needs no window.
+        // Where Redis keeps the queue, Redis decides whose turn it is, so no window is needed.
         let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
         if stays && self.pass_on(hold, now, rules, effects) {
             return GivenBack::PassedOn;
         }
         self.notify_job();
-        // What left the seat delays no try.
+        // The release of a hold with a seat of its own delays no try, so nothing is handed over.
         if stays && !counted && self.wakeups.allow_handover() {
             let hold = Arc::clone(hold);
             self.seat = Seat::HandingOver { hold };
@@ -305,7 +305,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) {
         let others = self.wakeups.release_answered(hold.number, heard_by);
-        // A queue that Redis keeps says whose turn it is, so it needs no gap.
+        // Where Redis keeps the queue, Redis decides whose turn it is, so no gap is needed.
         let alone = self.seat.next().is_none() && !hold.kind.has_queue();
         if alone && self.seat.release_of(hold).is_some() {
             self.succession.released(others, now);
@@ -343,7 +343,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// Whether the lock is known to be busy for `ticket` (rule 3).
+    /// Whether the gate knows that the lock is busy for `ticket` (rule 3 of [`gate`](crate::engine::gate)).
     pub(super) fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
             Seat::Held { hold, .. } if now < hold.valid_until() => true,
@@ -447,7 +447,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             let settled = self.unwanted();
             let Attempt { ticket, since, .. } = &self.attempt;
             if ticket.request.level == Level::Watchdog {
-                // So it is with all who ask for this lease.
+                // The grants of all callers with the watchdog's lease come too late.
                 self.gate.command_failed(Failure::too_late(), *since);
             }
             let verdict = || Verdict::failed(Failure::too_late());
@@ -467,7 +467,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         hold.keep(grant.token, grant.server_age);
         self.gate.failing_since = None;
         if commands.leaves_the_seat() && !matches!(grant.next, NextOne::Busy(_)) {
-            // What is given back next may be for a request that has waited elsewhere.
+            // A request of another client may have waited longer, so nothing is passed on.
             self.gate.succession.leave();
         } else if !self.attempt.early {
             self.gate.succession.got(now);
@@ -496,7 +496,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         Settled::Held
     }
 
-    /// The ticket, and others who wait, may read the hold in the seat.
+    /// Redis granted a join: its ticket, and readers that wait, get reads of the hold in the seat.
     fn joined(&mut self, grant: Grant) -> Settled {
         self.gate.last_answer = LastAnswer::Nothing;
         self.gate.failing_since = None;

@@ -3,12 +3,12 @@
 //!
 //! 1. Requests are served in the order of the calls, whatever they ask for. So if the lock is busy for the head of the queue,
 //!    it is for all behind it.
-//! 2. A busy answer counts for who asks for as much or more. When the head asks for less, it tries at once.
+//! 2. A busy answer counts for requests of as much or more. When the head asks for less, it tries at once.
 //! 3. A try is for the head and those right behind it that ask for the same, because several may be granted at once. Redis
 //!    grants the first of them, as many as fit. They stay in the queue meanwhile.
-//! 4. A grant says whether a next one is busy. Then whoever comes while the job listens waits without a try; and what is
-//!    given back is passed on to the head, if it asks for as much, no try is under way, and no request of another client had
-//!    waited by then.
+//! 4. A grant says whether the next request finds the lock busy. If so, requests that come while the job listens wait
+//!    without a try. And a hold that is given back is passed on to the head if the head asks for as much, no try is
+//!    under way, and no request of another client waited at the time of the grant.
 //!
 //! For a lock that is not counted every request asks for one, and the only seat is that of the gate.
 
@@ -59,7 +59,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The tickets behind `head` that a try for it asks for, too, if it is first: as many as were granted of late, and more.
+    /// The tickets behind `head` that a try for it asks for, too, if it is first: some more than were granted lately.
     pub(crate) fn beside(&self, head: &Ticket) -> Vec<Arc<Ticket>> {
         if !self.is_head(head) {
             return Vec::new();
@@ -74,14 +74,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         behind.take_while(alike).cloned().collect()
     }
 
-    /// The command of the try for `head` is for `beside` as well.
+    /// Records the tickets that the try in the seat asks for beside the head.
     pub(crate) fn tries_beside(&mut self, beside: Vec<(Arc<Ticket>, Arc<Hold>)>) {
         if let Seat::Trying(attempt) = &mut self.seat {
             attempt.beside = beside;
         }
     }
 
-    /// Applies the answer to a try to those that it was for beside the head, and what it says of the next one.
+    /// Applies the answer to a try to the tickets beside the head, and what it says of the next request.
     pub(super) fn settle_counted(
         &mut self,
         beside: Vec<(Arc<Ticket>, Arc<Hold>)>,
@@ -116,7 +116,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
         }
         if matches!(answer, Answered::Failed(_)) && asked > 1 {
-            // Each of them has to be asked for again.
+            // Each ticket has to be asked for again.
             self.together = 2;
         } else if granted > 0 {
             let next = if granted < asked {
@@ -151,7 +151,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.recheck_head();
     }
 
-    /// A message came, or messages come from now on. The try of a caller that is under way may have run before.
+    /// A message came, or messages come from now on. A try under way may have run before: its "busy" may be old.
     pub(super) fn heard_beside_try(&mut self) {
         let attempt = self.seat.attempt();
         if attempt.is_some_and(|attempt| attempt.hold.kind.commands.leaves_the_seat()) {
@@ -171,8 +171,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         counts && listens && wants >= self.busy_for && until.is_none_or(|until| now < until)
     }
 
-    /// The lock is known to be busy for the head, and so for all behind it; or the head asks for less than that answer was
-    /// about, and tries at once. Returns false then.
+    /// Returns whether the last busy answer counts for the head, and so for all behind it. A head that asks for less
+    /// tries at once.
     pub(super) fn recheck_head(&mut self) -> bool {
         let wants = |head: &Arc<Ticket>| head.request.kind.commands.wants();
         let less = self
@@ -199,7 +199,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
     }
 
-    /// It is not granted, or nobody knows. It is still in the queue, if anybody waits for it.
+    /// A ticket beside the head is not granted, or that is unknown. If its caller waits, it is still in the queue.
     fn not_got_beside(&mut self, answer: &Answered) {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let hold = Arc::clone(hold);
@@ -214,7 +214,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.effects.change(&hold, HoldState::taint);
         }
         if hold.is_tainted() && failure.is_none() {
-            // What it may have would be kept from those ahead of it.
+            // An earlier try of it may have got permits, which the tickets ahead of it need.
             ticket.set_unsettled(None);
             self.unwanted();
             return;

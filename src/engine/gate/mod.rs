@@ -19,7 +19,7 @@
 //!    takes its seat, so the certain windows of the two do not overlap (I1).
 //! 7. A hold is passed on only while nothing about it is uncertain: its acquire was answered, its count in Redis is one,
 //!    and two thirds of its lease are left, so no renewal is due. Both levels are under the watchdog, and both kinds allow
-//!    it (`Commands::passes_on`).
+//!    it (`KindRules::passes_on`).
 //! 8. Whatever Redis says of a field concerns the hold that has it now ([`Gate::current_hold`]).
 //! 9. Holds are passed on while the [window](Succession) is open. While it is, a hold that cannot be passed on is handed
 //!    over: its release and the next try travel together. Permits are not handed over.
@@ -97,7 +97,7 @@ pub(crate) struct Gate<C> {
     last_answer: LastAnswer,
     /// How much of the lock the last busy answer was about.
     busy_for: u32,
-    /// For how many requests a try is at most.
+    /// The most requests that one try asks for.
     together: u32,
     /// The start of the first of the tries that failed since the last "got it" or "busy".
     failing_since: Option<Moment>,
@@ -204,7 +204,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if self.queue.is_empty() || first_to_listen || gets_place {
             self.notify_job();
         }
-        // Only the note of another is in its way.
+        // If only the note of another request kept it from trying, the job tries at once.
         self.try_at_once |= is_open && self.queue.is_empty() && !self.is_full_for(ticket, now);
         self.queue.insert(Arc::clone(ticket));
         self.recheck_head();

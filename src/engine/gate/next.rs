@@ -87,7 +87,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         let others = !self.queue.is_empty();
         match &self.seat {
-            // Of holds that left the seat, grants may have to be collected.
+            // Grants of holds with a seat of their own may have to be collected.
             Seat::Free if !others => {
                 let collect_by = self.collect_by(rules)?;
                 let collect_by = Some(collect_by);
@@ -120,7 +120,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// When the job looks at the oldest uncollected grant: to call those behind it, or to take it back.
     fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
-        // What several hold frees nothing for others when one of them gives it back.
+        // When several have reads of a hold, giving one back frees nothing for others.
         let several = matches!(&self.seat, Seat::Shared { shared, .. } if !shared.has_one_read());
         let calls = !self.queue.is_empty() && !several;
         let grant = self.uncollected()?;
@@ -187,7 +187,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             let (hold, command) = attempt(self.seat.held());
             self.start_attempt(hold, head, command, now);
         } else if open {
-            // It got what another here gave back. The reason to try is one for the next.
+            // The head got a hold that was passed on, or left. The next one has the same reason to try.
             self.try_at_once = true;
         }
         starts

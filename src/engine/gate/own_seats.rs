@@ -2,7 +2,7 @@
 //!
 //! 1. The seat of the gate is for tries only. A granted hold has a seat of its own, from its grant until it is passed on,
 //!    or its last release is answered: a release of one hold delays no other.
-//! 2. A grant that is not collected keeps permits from others, so they are called, and it is taken back in time.
+//! 2. A grant that is not collected keeps permits from others, so the waiters are called, and the grant is taken back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::engine::hold::Hold;
 pub(super) struct OwnSeats<C> {
     /// By the number of the hold.
     seats: BTreeMap<u64, Seat<C>>,
-    /// The one that is taken back first is the first.
+    /// In the order in which they are taken back.
     uncollected: VecDeque<Uncollected>,
 }
 
@@ -62,7 +62,7 @@ impl<C: Clone + PartialEq> OwnSeats<C> {
         self.seats.values()
     }
 
-    /// `hold` is over, one way or the other.
+    /// Removes the seat of `hold`, which is over.
     pub(super) fn vacate(&mut self, hold: &Hold) -> Vacated {
         match self.seats.remove(&hold.number) {
             Some(_) => Vacated::Free,
@@ -77,13 +77,13 @@ impl<C: Clone + PartialEq> OwnSeats<C> {
             .uncollected
             .partition_point(|grant| until(grant) <= until(&new));
         if let Some(first) = self.uncollected.front_mut().filter(|_| place == 0) {
-            // Who is polled meanwhile finds the new one, so they are called again.
+            // Called waiters that are polled meanwhile find only the new grant, so they are called again for this one.
             first.called = false;
         }
         self.uncollected.insert(place, new);
     }
 
-    /// Of the grants that are not collected the one that is taken back first.
+    /// The uncollected grant that is taken back first.
     pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
         while let Some(grant) = self.uncollected.front()
             && !grant.ticket.is_decided()

@@ -284,7 +284,7 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 
-    /// `hold` is over, one way or the other.
+    /// Takes `hold`, which is over, out of the seat.
     pub(super) fn vacate(&mut self, hold: &Arc<Hold>) -> Vacated {
         let trying = matches!(self, Self::Free | Self::Trying(_));
         if trying || !self.occupant().is_some_and(|over| Arc::ptr_eq(over, hold)) {

@@ -40,7 +40,7 @@ pub(crate) enum Patience {
 pub(crate) const GRACE: Duration = Duration::from_millis(25);
 
 impl Patience {
-    /// That of a call at `since` that waits for so long; without a limit if there is no `wait`.
+    /// The patience of a call at `since` that waits for `wait`, or without a limit.
     pub(crate) fn of(wait: Option<Duration>, since: Moment) -> Self {
         match wait {
             None => Self::Forever,
@@ -64,7 +64,7 @@ impl Patience {
 #[derive(Clone)]
 pub(crate) enum Verdict {
     Granted(Arc<Hold>),
-    /// Somebody else has it: up to then, as far as that is known.
+    /// Somebody else has the lock: until then, if that is known.
     Busy(Option<Moment>),
     /// Boxed: thousands may wait, and few fail.
     Failed(Box<Error>),
@@ -97,7 +97,7 @@ pub(crate) struct Request {
     pub(crate) patience: Patience,
     /// When it was called.
     pub(crate) since: Moment,
-    /// Its place in the queue, if it had one before: it starts again as what it was.
+    /// The number of its earlier ticket, if it starts again: it keeps its place in the queue.
     pub(crate) turn: Option<u64>,
     /// How often it started again.
     pub(crate) rounds: u32,
@@ -122,7 +122,7 @@ pub(crate) struct Ticket {
     self_wait_reported: AtomicBool,
     sent: AtomicBool,
     collected: AtomicBool,
-    /// It was woken because the lock waits for somebody who is polled, and has not been polled since.
+    /// Whether it was called (woken to see whether it is polled), and has not been polled since.
     called: AtomicBool,
 }
 
@@ -170,7 +170,7 @@ impl Request {
         }
     }
 
-    /// Its level of the hold began with a command of that time: a limited one is not kept for longer than it may.
+    /// Sets the end of its level, which began with a command that was sent at `sent_at`, if the level is limited.
     pub(crate) fn limit(&self, state: &mut HoldState, sent_at: Moment) {
         if let Some(at_most) = self.at_most {
             state.limit(sent_at + at_most.duration());
@@ -186,7 +186,7 @@ impl Request {
         }
     }
 
-    /// What to make a hold of that has the field `id` in Redis.
+    /// The [`Origin`] of a hold with the field `id` in Redis.
     pub(crate) fn origin(&self, id: &Arc<str>, number: u64, task: TaskId) -> Origin {
         Origin {
             kind: self.kind.clone(),
@@ -248,7 +248,7 @@ impl Ticket {
         })
     }
 
-    /// What to make a hold of that it gets without asking Redis, with the field `id`.
+    /// The [`Origin`] of a hold with the field `id` that it gets without asking Redis.
     pub(super) fn origin(&self, id: &Arc<str>) -> Origin {
         self.request.origin(id, self.hold_number, self.task)
     }
@@ -328,7 +328,7 @@ impl Ticket {
 
     /// Waits until there is a result, and leaves it there.
     pub(crate) fn poll_decided(&self, context: &mut Context<'_>) -> Poll<()> {
-        // Cloned before the lock, and the one before it is dropped after it (4).
+        // Wakers are cloned and dropped without a lock: they may run any code.
         let mut waker = Some(context.waker().clone());
         {
             let mut state = self.state.lock();
@@ -353,7 +353,7 @@ impl Ticket {
     }
 
     /// The caller looks at the result next without being woken, or goes away. Returns the waker, to be dropped without a
-    /// lock (4).
+    /// lock: it may run any code.
     pub(crate) fn take_waker(&self) -> Option<Waker> {
         match &mut *self.state.lock() {
             TicketState::Waiting(waker) => waker.take(),
@@ -397,7 +397,7 @@ impl Ticket {
         self.breaks.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The grant of a try that was sent at `since` came too late. Returns since when they do.
+    /// The grant of a try that was sent at `since` came too late. Returns when the first such try was sent.
     pub(super) fn grant_was_late(&self, since: Moment) -> Moment {
         *self.late_since.get_or_init(|| since)
     }

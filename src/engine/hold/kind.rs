@@ -213,7 +213,7 @@ pub(crate) trait RedisQueue {
     /// Asks how many places there are, of all clients.
     fn length<'a>(&self, names: &'a Names) -> Call<'a>;
 
-    /// The channel of the message that it is the turn of a hold id.
+    /// The channel on which Redis announces that it is the turn of a hold id.
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str>;
 }
 

@@ -213,7 +213,7 @@ impl Hold {
 
     /// What metrics count because of this state.
     fn measure(&self, state: &HoldState) -> Option<Measured> {
-        // Nobody has a shared hold, but its reads; and nobody has a read that was left to its lease.
+        // Callers have reads, not the shared hold itself, and nobody has a read that was left to its lease.
         let is_shared_hold = self.read_of.is_none() && self.kind.commands.has_reads();
         if !self.kind.metrics.is_on() || is_shared_hold || self.abandoned {
             return None;
@@ -353,8 +353,7 @@ impl Hold {
         self.with(|state| state.end(outcome));
     }
 
-    /// Notifies the tasks that wait for a change.
-    /// Checking this is cheaper than a notification that nobody waits for.
+    /// Whether tasks wait for a change. Checking this is cheaper than a notification that nobody waits for.
     fn has_waiters(&self) -> bool {
         // Acquire, after the state's lock was released: a waiter counts itself before it locks the state. If it locked
         // the state before the change, its count is seen here; if it locks it after the change, it sees the change.
@@ -389,7 +388,7 @@ enum Measured {
 }
 
 impl Measured {
-    /// The recorder is not ours: whatever it does, no lock is held, and the keeper has its work.
+    /// Runs the application's recorder, so only without a lock, and after the keeper got its work.
     fn record(self, hold: &Hold) {
         match self {
             Self::Begun => hold.kind.metrics.hold_begins(),
@@ -449,7 +448,7 @@ impl Effects {
         result
     }
 
-    /// `hold` did not begin by a change of its state: it was made as one that is held.
+    /// Measures the beginning of a hold that was made as held, and so had no change of its state.
     pub(crate) fn begins(&mut self, hold: &Arc<Hold>) {
         let measured = hold.measure(&hold.state.lock());
         self.measures(hold, measured);

@@ -178,8 +178,8 @@ impl WriteGuard {
     /// Turns the level into one that reads, with the same lease. Nobody writes in between. When it was the last write level
     /// of the hold, waiting readers get in.
     ///
-    /// When Redis is unreachable, it returns after a command time-out, and the level reads all the same. The background
-    /// repeats the command, and other readers get in when Redis executes it.
+    /// When Redis is unreachable, it returns after a command time-out, and the level is a read level all the same. The
+    /// background thread repeats the command, and other readers get in when Redis executes it.
     ///
     /// # Errors
     ///

@@ -69,7 +69,7 @@ impl CompositeInner {
         )
     }
 
-    /// One more level shares the guards of this sort, and these of places that have none.
+    /// Adds a level that shares the guards of this sort. Places without a guard get theirs from `guards`.
     fn add(&mut self, watched: bool, guards: &mut ChildGuards) {
         let sort = usize::from(watched);
         self.guards[sort].resize(self.children.len(), None);
@@ -212,7 +212,7 @@ impl Composite {
         inner.state.goes_on();
     }
 
-    /// Notifies the tasks that wait for the end: there are other children now, or the hold is over.
+    /// Notifies the tasks that wait for the end, after the children changed or the hold ended.
     fn has_changed(&self) {
         self.changed.notify_waiters();
     }
@@ -332,9 +332,9 @@ impl Composite {
         }
     }
 
-    /// Puts a child into this place that has one level, under the watchdog or not, and enters it for levels of the other
-    /// sort. False when the hold is not valid any more, or the child cannot be entered: then it is left to its lease, if
-    /// the other children were, or given back.
+    /// Puts `child`, whose one level the watchdog keeps if `watched`, into this place. Enters it once more if there are
+    /// levels of the other sort. False when it cannot be entered, and is given back, or when the hold is not valid any
+    /// more: then it is left to its lease if the other children were, else given back.
     pub(in crate::lock) async fn adopt(
         &self,
         place: usize,

@@ -1,5 +1,5 @@
-//! One level of a hold of several locks as one, the owner of such levels, where the children have none, and how all
-//! children are asked at the same time, until enough answers agree.
+//! One level of a hold of several locks as one; an owner of such levels, where the children have no owner; and how all
+//! children are asked at the same time until enough answers agree.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -136,7 +136,7 @@ impl CompositeLevel {
         valid.try_for_each(|child| ask(child))
     }
 
-    /// Fails when another level shares those of the children.
+    /// Fails when another level shares the guards of the children.
     fn check_alone(&self) -> Result<(), Error> {
         if self.hold.is_shared(self.watched) {
             return Err(LeaseError::OtherLevels.into());

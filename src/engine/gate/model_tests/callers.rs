@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// As `reentry::enter_beside`.
+    /// As `enter::enter_beside`.
     fn read_beside(&mut self, i: usize, own: &Arc<Hold>) {
         let (number, request, now) = (self.number(), self.request(i), self.now);
         let term = DAY.term(now);

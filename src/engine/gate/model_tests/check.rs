@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::gate::succession::PASS_ON_FOR;
 
 impl World {
-    /// By I2: Ok means that a release ended it, or that nobody can know.
+    /// A hold ends with Ok only if a release ended it, or if a release had no answer (I2).
     pub(super) fn check_outcome(&self, hold: &Arc<Hold>) {
         let releases = |c: &&Command| c.what == What::Releases && c.hold.id == hold.id;
         let unanswered = self.commands.iter().filter(releases).any(|c| c.ended);
@@ -17,13 +17,13 @@ impl World {
         }
     }
 
-    /// Whether the release of `hold` is to close the window: it lasted, and others wait here.
+    /// Whether the release of `hold` must close the window: its time is over, and others wait here.
     pub(super) fn closes_window(&self, hold: &Arc<Hold>) -> bool {
         let last = hold.count() == 1 && hold.shared_hold().is_none() && hold.phase() == Phase::Held;
         let in_seat = self.gate.seat.held();
         let in_seat = in_seat.is_some_and(|held| Arc::ptr_eq(held, hold));
         let over = self.window_opened.until(self.now) >= PASS_ON_FOR;
-        // Where Redis keeps the queue nobody needs the lock to be left free.
+        // Where Redis keeps the queue, the lock need not be left free for others.
         last && in_seat && over && self.gate.has_queue() && !hold.kind.has_queue()
     }
 
@@ -44,7 +44,7 @@ impl World {
         self.passed.insert(field(hold));
     }
 
-    /// An attempt begins: others were left the time that is theirs.
+    /// An attempt begins, so the time for which the lock is left to others is over.
     pub(super) fn check_left(&self) {
         assert!(self.now >= self.left_until, "nobody else had a chance");
         assert!(
@@ -155,7 +155,7 @@ impl World {
         );
     }
 
-    /// Without a job nobody would take it away.
+    /// A note has a job: nobody else removes it.
     fn check_mark(&self, choice: Choice) {
         let marked = self
             .gate
@@ -168,7 +168,7 @@ impl World {
         );
     }
 
-    /// A join that failed is made again at the next poll.
+    /// Whether no answer makes a reader wait. A join that failed is made again at the next poll.
     fn knows_nothing(&self) -> bool {
         matches!(self.gate.last_answer(self.now), LastAnswer::Nothing)
     }
@@ -243,7 +243,7 @@ impl World {
         }
         let done = |c: &Caller| match &c.at {
             At::Gone | At::Start => true,
-            // What nobody polls for waits, or was decided.
+            // Nobody polls a caller that sleeps, so it does not collect its result.
             At::Waiting(ticket, _) => c.manner == Manner::Sleeps && ticket.is_decided(),
             _ => false,
         };
@@ -251,7 +251,7 @@ impl World {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
             assert!(self.read_by.is_empty(), "a read hold is left");
             assert!(!self.places.has_ours(), "a place is left");
-            // One that a lost command left ends by itself.
+            // After a fault a note may stay: it ends by its TTL.
             assert!(!self.mark || self.faulted, "a note is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");

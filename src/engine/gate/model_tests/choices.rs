@@ -241,7 +241,7 @@ impl World {
         command.reply_lost || sender.is_some_and(|caller| caller.manner == Manner::Sleeps)
     }
 
-    /// Whether the job would not only wait.
+    /// Whether the job can take a step now.
     pub(super) fn job_is_able(&self) -> bool {
         match self.asleep {
             Asleep::Awake => true,
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// A client that was closed sees through what is in flight, and no more.
+    /// Whether the client was closed and has completed what was in flight.
     pub(super) fn is_over(&self) -> bool {
         let reaps = self
             .reaps

@@ -13,12 +13,12 @@ enum Number {
     Command(usize),
 }
 
-/// All that the future depends on. Holds, tickets and commands go by their rank: which numbers they have makes no
-/// difference.
+/// All that the future depends on. Holds, tickets and commands are given by the rank of their numbers, because the
+/// numbers themselves make no difference.
 #[derive(Default)]
 pub(super) struct Words {
     words: Vec<u64>,
-    /// The words that are the rank of a number.
+    /// Which words become the rank of a number, and of which.
     numbers: Vec<(usize, Number)>,
 }
 
@@ -51,7 +51,7 @@ impl Words {
         self.command(attempt.command);
     }
 
-    /// As its text.
+    /// Adds a value as its text.
     fn text(&mut self, value: &impl Debug) {
         let _ = write!(self, "{value:?}");
         self.write_u8(0xff);
@@ -171,7 +171,7 @@ impl World {
         words.text(&gate.wakeups);
     }
 
-    /// Those that may still run, or that somebody awaits, as far as is known by now.
+    /// Adds the commands that may still run or matter, or that the words added before refer to.
     fn add_commands(&self, words: &mut Words) {
         let awaited = words.commands();
         let commands = self.commands.iter().enumerate().filter(|(i, c)| {

@@ -54,9 +54,9 @@ impl World {
             Step::Watch { collect_by, .. } => {
                 self.mark_again();
                 self.listen();
-                // What is heard now leads to a question at most.
+                // A message now makes the job verify the hold at most.
                 self.places.woken = false;
-                // The job waits until then, and takes the grant back: it must be there to be taken.
+                // The job waits until `collect_by`, so there must be a grant to take back then.
                 let lies = match &self.gate.seat {
                     Seat::Held { uncollected, .. } => uncollected
                         .as_ref()
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// As `Line::mark`.
+    /// As `NameJob::leave_note`.
     fn mark_again(&mut self) {
         if !self.marking {
             return;
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// As `Line::unmark`.
+    /// As `NameJob::remove_note`.
     fn unmark(&mut self, mark: Option<&(Kind, Moment)>) {
         if let Some((_, since)) = mark {
             let hold = self.nobodys_hold();
@@ -116,13 +116,12 @@ impl World {
         }
     }
 
-    /// As `marks::note_writer_waits`.
     pub(super) fn heeded(&mut self, ticket: &Ticket) {
         let (now, kind) = (self.now, ticket.request.kind.clone());
         self.at(|gate, _| gate.note_writer_waits(&kind, now));
     }
 
-    /// Marks, and questions for many places, are no hold's.
+    /// The hold of commands that concern none: notes, and requests for several places.
     pub(super) fn nobodys_hold(&self) -> Arc<Hold> {
         let origin = Origin {
             kind: self.kind(Side::Writes),

@@ -2,9 +2,9 @@
 //!
 //! A [`World`] has one name, a few callers, the keeper and a Redis; a [`Choice`] is one step of one of them. What
 //! they decide is decided by the code that runs in production; the world only carries commands and replies. All
-//! orders are tried: a state that was seen before is not gone on from. Faults are among the choices, as many as a
-//! scenario allows. After each step the rules of [`World::check`] hold, and where nothing is left to do nothing may
-//! be left over.
+//! orders are tried, but none is continued from a state that was seen before. Faults are among the choices, as many
+//! as a scenario allows. After each step the rules of [`World::check`] hold. When nothing can happen any more, those
+//! of [`World::check_end`] hold: nothing is left over.
 
 mod callers;
 mod check;
@@ -83,7 +83,7 @@ enum Choice {
     Call,
     /// So much time passes that the pass-on window is over.
     Later,
-    /// The time is over for which the lock was left to others.
+    /// The time for which the lock was left to others is over.
     Left,
     /// The keeper asks for the hold in the seat.
     Ask,
@@ -164,7 +164,7 @@ enum What {
 #[derive(Clone)]
 struct Command {
     hold: Arc<Hold>,
-    /// For whom it asks for places, and behind whose.
+    /// The holds that it asks for places for, and the hold behind whose place they go.
     places: Vec<Arc<Hold>>,
     ahead: Option<u64>,
     what: What,
@@ -180,7 +180,7 @@ enum At {
     Start,
     /// Its owner holds nothing.
     Looked,
-    /// A first try of its own, if it has one.
+    /// The command is that of its own first try, if it makes one.
     Waiting(Arc<Ticket>, Option<usize>),
     /// It adds a level, whose count is being written.
     Entering(HeldLevel, u32, usize),
@@ -215,7 +215,7 @@ enum Side {
     /// One whose queue Redis keeps.
     Queued,
     Reads,
-    /// For a lease of its own, which ends somewhere.
+    /// Reads with a lease of its own, which ends at any step.
     ReadsFixed,
     Writes,
 }
@@ -224,11 +224,11 @@ enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Manner {
     Unlocks,
-    /// As this, and it is not dropped while it waits.
+    /// As `Unlocks`, and it is not dropped while it waits.
     Stays,
-    /// Its futures and guards are dropped somewhere.
+    /// Its futures and guards are dropped at any step.
     Drops,
-    /// It detaches its guard, and its owner ends somewhere.
+    /// It detaches its guard, and its owner ends at any step.
     Detaches,
     /// Its future is polled no more once it waits.
     Sleeps,
@@ -236,9 +236,9 @@ enum Manner {
 
 enum Reaping {
     Begun,
-    /// An old acquire may still run: once more behind it.
+    /// An old acquire may still run, so the release is repeated behind it.
     Again,
-    /// As what, when, and whether something may run behind it.
+    /// The command if it has the seat, the command, when it was sent, and whether an acquire may run behind it.
     Sent(Option<usize>, usize, Moment, bool),
     Over,
 }
@@ -288,7 +288,7 @@ struct World {
     mark: bool,
     stranger_mark: bool,
     stranger_marks: u32,
-    /// Marks that are being taken away: the command, and since when they were there.
+    /// Notes that are being removed: the command, and since when the note was there.
     unmarks: Vec<(usize, Moment)>,
     /// Whether waiting writers leave a note in Redis.
     marking: bool,
@@ -296,7 +296,7 @@ struct World {
     mark_at: Moment,
     /// Whether a command was refused, or ended without a reply.
     faulted: bool,
-    /// Releases that found what they were to end.
+    /// The holds that a release found and ended.
     ended: BTreeSet<u64>,
     found_busy: Vec<Arc<Ticket>>,
     numbers: u64,
@@ -307,7 +307,7 @@ struct World {
     calls: u32,
     laters: u32,
     asks: u32,
-    /// Since when the lock goes from one to the next here.
+    /// When the pass-on window opened.
     window_opened: Moment,
     /// The release that closes the window is under way.
     closes_window: Option<Arc<Hold>>,
@@ -344,7 +344,7 @@ struct Scenario {
     deaths: u32,
     /// How often Redis forgets the queue, or the first in it.
     forgets: u32,
-    /// Some if waiting writers leave a note in Redis: how often a stranger does.
+    /// How often a stranger leaves a note that a writer waits; none if writers leave no notes here.
     marks: Option<u32>,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.

@@ -23,12 +23,12 @@ pub(super) struct Places {
     pub(super) forgotten: bool,
     /// Whether the job gives places.
     pub(super) given: bool,
-    /// What the job asks for them by, and jobs before it did.
+    /// The command by which the job asks for places, and those of earlier jobs.
     pub(super) asking: Option<usize>,
     pub(super) asked: Vec<usize>,
-    /// They are to be asked for again.
+    /// Whether the places must be asked for again.
     lost: bool,
-    /// Whose turn wakes the job.
+    /// The hold ids whose turn wakes the job.
     pub(super) channels: Vec<u64>,
     /// The job was woken, or began to listen.
     pub(super) woken: bool,
@@ -65,7 +65,7 @@ impl Places {
         self.asking.is_none() && self.asked.is_empty()
     }
 
-    /// As `Places::finish`, and the end of all subscriptions.
+    /// As `QueuePlaces::finish`, and the end of all subscriptions.
     pub(super) fn end_job(&mut self) {
         self.asked.extend(self.asking.take());
         self.channels.clear();
@@ -96,7 +96,7 @@ impl World {
             .any(|caller| caller.side == Side::Queued)
     }
 
-    /// As `Places::keep`.
+    /// As `QueuePlaces::update`.
     pub(super) fn keep_places(&mut self) {
         self.see_places();
         if !self.places.given || self.places.asking.is_some() {
@@ -134,13 +134,13 @@ impl World {
         has.count() < waiting.count()
     }
 
-    /// As `Places::vouch`, when it finds some lost: it is answered at once.
+    /// As a heartbeat of `QueuePlaces::update` that finds places lost: it is answered at once.
     pub(super) fn vouch(&mut self) {
         self.places.lost = true;
         self.asleep = Asleep::Awake;
     }
 
-    /// As `Places::see`.
+    /// As `QueuePlaces::check`.
     pub(super) fn see_places(&mut self) {
         let reply = |command: &usize| self.reply_of(*command) != ReplyState::InFlight;
         if let Some(command) = self.places.asking.filter(reply) {
@@ -159,7 +159,7 @@ impl World {
         self.places_answered(command);
     }
 
-    /// As `Places::answered`.
+    /// As `QueuePlaces::answered`.
     fn places_answered(&mut self, command: usize) {
         let reply = self.reply_of(command);
         for hold in &self.commands[command].places {
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// As `Line::listen`. A subscription is confirmed at once.
+    /// As `NameJob::listen`. A subscription is confirmed at once.
     pub(super) fn listen(&mut self) {
         if !self.places.given {
             return;
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// The place of `number` is given up: nobody waits by it.
+    /// The place of `number` is given up, so no waiter may rely on it.
     pub(super) fn check_kept(&self, number: u64) {
         let mut waiting = self.callers.iter().filter_map(|caller| match &caller.at {
             At::Waiting(ticket, _) if ticket.is_waiting() => ticket.unsettled(),

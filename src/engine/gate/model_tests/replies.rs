@@ -1,4 +1,4 @@
-//! Tries and their answers, and releases that the keeper sees through.
+//! Tries and their answers, and releases that the keeper completes.
 
 use super::*;
 use crate::engine::gate::answers::NextOne;
@@ -21,7 +21,7 @@ impl World {
         (hold, command)
     }
 
-    /// As `Core::lose` and `Core::bury`.
+    /// As `Core::lose` and `Core::clean_up_lost`.
     pub(super) fn lose(&mut self, hold: &Arc<Hold>) {
         let hold = self.gate.current_hold(hold);
         if hold.with(|state| state.lose(LostReason::Missing)) {
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// As `keeper::renewals`.
+    /// As `RenewalQuestion::answered`.
     pub(super) fn hear(&mut self, command: usize) {
         let hold = Arc::clone(&self.commands[command].hold);
         let gone = self.reply_of(command) == ReplyState::Done(Reply::Gone);
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// As `keeper::counts`.
+    /// As `reaper::write_count`, for a downgrade.
     pub(super) fn downgrade_on(&mut self, i: usize) {
         let (hold, command) = self.downgrades[i].clone();
         let Some(command) = command else {
@@ -129,8 +129,7 @@ impl World {
         }
     }
 
-    /// As `core::settle_release`: whether it is over.
-    /// What is known of the lock behind an answer to an attempt.
+    /// Checks what is known of the lock after an answer to an attempt.
     fn check_known(&self, settled: Settled, busy: bool, early: bool) {
         let has_it = matches!(settled, Settled::Held | Settled::Joined);
         let trouble = self.gate.failing_since.is_some();
@@ -143,6 +142,7 @@ impl World {
         assert!(nothing || !(busy && early), "answered by the hold before");
     }
 
+    /// As `core::settle_release`. Returns whether the release is over.
     pub(super) fn settle_release(
         &mut self,
         hold: &Arc<Hold>,
@@ -177,7 +177,7 @@ impl World {
         over
     }
 
-    /// Behind the end of a window the lock is left free, but for 5 % of the time at most.
+    /// After a window has closed, the lock is left free, but for at most 5 % of the time.
     fn check_gap(&mut self, closes: bool) {
         let until = self.gate.succession.left_until(self.now);
         let rests = self.now < self.rest_until;
@@ -207,7 +207,7 @@ impl World {
                 let tainted = hold.is_tainted();
                 match over {
                     false => Reaping::Begun,
-                    // For as long as an old acquire may still run.
+                    // Repeated for as long as an old acquire may still run.
                     true if tainted && !self.is_laid(&hold) => Reaping::Again,
                     true if behind && !tainted => Reaping::Begun,
                     true => Reaping::Over,
@@ -218,7 +218,7 @@ impl World {
         };
     }
 
-    /// Whether no acquire of the hold can run any more, and what it may have got was released behind it.
+    /// Whether no acquire of the hold can run any more, and Redis has neither the hold nor its place.
     pub(super) fn is_laid(&self, hold: &Arc<Hold>) -> bool {
         let number = field(hold);
         self.has_no_ghost(hold) && !self.has(number) && !self.places.has(number)

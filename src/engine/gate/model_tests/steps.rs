@@ -1,4 +1,4 @@
-//! The steps that may be taken, and what is no caller's and not the keeper's.
+//! How a step is taken, and the steps that neither callers nor the keeper take.
 
 use super::*;
 use crate::engine::gate::succession::PASS_ON_FOR;
@@ -58,7 +58,7 @@ impl World {
                 }
                 self.faulted = true;
                 self.commands[i].ended = true;
-                // The connection is replaced: what is on its way comes whenever it comes.
+                // The connection is replaced, so a command on its way may arrive at any time.
                 self.commands[i].lane = 1_000 + i;
                 let hold = Arc::clone(&self.commands[i].hold);
                 self.at(|gate, effects| gate.overdue(&hold, effects));
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A grant is not collected for so long.
+    /// `span` passes, and nobody collects the grant.
     fn uncollected_for(&mut self, span: Duration) {
         self.now = self.now + span;
         let now = self.now;

@@ -49,7 +49,7 @@ impl Places {
         self.queue.first().is_some_and(Waits::is_ours)
     }
 
-    /// Gives the places that these have to them in their order.
+    /// Puts these numbers into the places that they have together, in this order.
     fn rearrange(&mut self, order: &[u64]) {
         let movers = order.iter().copied().filter(|number| self.has(*number));
         let mut movers = movers.collect::<Vec<_>>().into_iter();

@@ -87,7 +87,7 @@ impl World {
             self.asleep = Asleep::Awake;
             self.mark_at = Moment::default();
             self.places.given = self.gate.has_redis_queue();
-            // The subscription is there at once, as that of a name which is waited for now and then. In a queue that Redis
+            // The job is subscribed at once, as for a name that somebody waited for a moment ago. In a queue that Redis
             // keeps, each waiter has a channel of its own.
             self.listening = !self.places.given;
         }
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// `hold` is to be downgraded; once.
+    /// Lets the keeper downgrade `hold`, once.
     pub(super) fn downgrade(&mut self, hold: &Arc<Hold>) {
         if hold.with(HoldState::write_is_due) {
             self.downgrades.push((Arc::clone(hold), None));
@@ -171,7 +171,7 @@ impl World {
     }
 }
 
-/// What a hold is made of that `ticket` asks for.
+/// The [`Origin`] of the hold that `ticket` asks for.
 pub(super) fn origin(ticket: &Ticket, number: u64) -> Origin {
     Origin {
         kind: ticket.request.kind.clone(),

@@ -6,12 +6,12 @@
 //! 2. Redis forgets the places of a client that is silent for 15 s, and all places when it loses its data. So the client
 //!    refreshes its places every 5 s, whatever else the job does, and after a connection broke. A client that finds fewer
 //!    places than it has asks for all of them again, in the order of its waiters.
-//! 3. Until it knows, no later waiter of the client asks for a place: it would be ahead of the waiters that lost theirs.
+//! 3. If a waiter has lost its place, no later waiter of the client gets one: it would overtake the first.
 //! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
 //!    is repeated.
 //! 5. The ticket being tried for counts as first. Until its try is answered, lost places are not asked for again.
-//! 6. Each heartbeat wakes the head of a free lock. Where Redis says that the clients are so many that one of them sends
-//!    its heartbeat every moment, those behind the head do not poll.
+//! 6. Each heartbeat wakes the head of a free lock. If Redis reports so many clients that their heartbeats are enough,
+//!    waiters behind the head do not poll.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -96,7 +96,7 @@ impl LatchJob {
         }
     }
 
-    /// Asks for all who wait.
+    /// Asks Redis whether the latch is open, once for all who wait.
     async fn ask(&self) -> Option<LastAnswer> {
         let core = &self.keeper.core;
         let since = core.now();

@@ -113,7 +113,7 @@ struct NameJob {
     /// When to leave the note again that a request waits.
     note_at: Moment,
     note_left: Moment,
-    /// The ticket of the request for permits that the note is about.
+    /// The number of the ticket whose request for permits the note is about.
     noted: u64,
     /// When to look again for a task that waits for itself.
     self_check_at: Moment,

@@ -8,8 +8,8 @@ mod shared;
 
 use super::*;
 
-/// Goes through all orders of a scenario, the shortest first: each state is come to by the steps that lead to it, from
-/// the beginning. How many states there were.
+/// Goes through all orders of a scenario, the shortest first. Each state is reached by repeating the steps that lead to
+/// it. Returns the number of states.
 fn explore(scenario: Scenario) -> usize {
     let mut seen = HashSet::new();
     let mut open = VecDeque::from([Vec::new()]);
@@ -29,7 +29,7 @@ fn explore(scenario: Scenario) -> usize {
     seen.len()
 }
 
-/// The state behind the steps of `path`, which were looked at before but for the last, and what may happen next.
+/// The state after the steps of `path`, of which only the last was not checked before, and what may happen next.
 fn come_to(scenario: Scenario, path: &[Choice]) -> (u128, Vec<Choice>) {
     let mut world = World::new(scenario);
     if let Some((last, known)) = path.split_last() {

@@ -1,4 +1,4 @@
-//! Longer scenarios than can all be gone through: one order each.
+//! Scenarios too long for all their orders: one random order each.
 
 use super::*;
 
