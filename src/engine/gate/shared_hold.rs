@@ -170,21 +170,40 @@ impl SharedHold {
 mod tests {
     use super::*;
     use crate::engine::made_tests::{LEASE, origin};
+    use crate::error::LostReason;
 
-    /// The keeper may look at a read more than once.
-    #[test]
-    fn a_read_that_left_is_not_among_the_reads() {
-        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+    /// A hold with two reads, at `now`.
+    fn shared(now: Moment, effects: &mut Effects) -> (SharedHold, [Arc<Hold>; 2]) {
         let term = LEASE.term(now);
         let hold = Hold::trying(origin(1), Moment::NEVER);
         assert!(hold.with(|state| state.grant(Level::Watchdog, term, now)));
         let reads = [2, 3].map(|number| Hold::read(&hold, origin(number), Level::Watchdog, term));
         let mut shared = SharedHold::new(hold, false);
-        shared.begin(&reads[0], &mut effects);
-        assert!(shared.add(&reads[1], now, &mut effects));
+        shared.begin(&reads[0], effects);
+        assert!(shared.add(&reads[1], now, effects));
+        (shared, reads)
+    }
+
+    /// The keeper may look at a read more than once.
+    #[test]
+    fn a_read_that_left_is_not_among_the_reads() {
+        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+        let (mut shared, reads) = shared(now, &mut effects);
         assert!(shared.has(&reads[0]) && shared.has(&reads[1]) && !shared.has_one_read());
         shared.remove(&reads[0], now, now, &mut effects);
         assert!(!shared.has(&reads[0]) && shared.has(&reads[1]) && shared.has_one_read());
+        let _ = effects.carry_out();
+    }
+
+    /// Whoever found the loss reports it for all reads that are there.
+    #[test]
+    fn a_read_that_leaves_a_lost_hold_is_lost_with_the_others() {
+        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+        let (mut shared, reads) = shared(now, &mut effects);
+        assert!(shared.hold().with(|state| state.lose(LostReason::Missing)));
+        let left = shared.remove(&reads[0], now, now, &mut effects);
+        assert!(matches!(left, Some(Left::Lost(LostReason::Missing))));
+        assert!(shared.reads().count() == 2 && shared.has(&reads[0]));
         let _ = effects.carry_out();
     }
 }
