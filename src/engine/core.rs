@@ -48,6 +48,8 @@ pub(crate) enum Mail {
     Write(Arc<Hold>),
     /// The same, once this write of a count is over, which its caller dropped.
     WriteBehind(Arc<Hold>, Option<u32>, Pending),
+    /// Complete the attempt or the release of this hold, which may be overdue.
+    Finish(Arc<Hold>),
     /// Clean up after this hold, which is lost already.
     Lost(Arc<Hold>, LostReason),
     /// Write the client's label, as the server can be used.
@@ -463,8 +465,10 @@ impl Core {
             gate.expire_read(read, now, effects)
         });
         let shared = read.in_redis();
-        if matches!(shared.phase(), Phase::Lost(_)) {
+        if let Phase::Lost(reason) = shared.phase() {
             self.schedule.forget(shared);
+            // Whoever saw its end first may not have cleaned up after it.
+            self.post(Mail::Lost(Arc::clone(shared), reason));
         }
         ended && !read.is_abandoned()
     }

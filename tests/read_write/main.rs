@@ -6,6 +6,7 @@ mod common;
 mod cut_off;
 mod grants;
 mod levels;
+mod losses;
 mod readers;
 mod seams;
 mod writers;

@@ -148,6 +148,30 @@ fn f17_a_blocked_runtime_keeps_its_connection() {
     }
 }
 
+/// The release is written only when the runtime goes on, and its answer is half a second away.
+#[tokio::test]
+async fn f17_a_runtime_that_is_blocked_before_it_writes_keeps_its_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(1_000));
+    let client = builder.connect().await.unwrap();
+    // The keeper has its connection.
+    drop(client.get_lock("dropped").lock().await.unwrap());
+    gone(&server, "dropped").await;
+    proxy.latency(ms(500));
+    let guard = soon(client.get_lock("x").lock()).await.unwrap();
+    let accepted = proxy.accepted();
+    let mut unlock = Box::pin(guard.unlock());
+    assert!(poll_once(&mut unlock).await.is_none());
+    thread::sleep(ms(1_150));
+    if let Err(error) = soon(unlock).await {
+        assert!(error.is_transient(), "{error}");
+    }
+    gone(&server, "x").await;
+    assert!(is_free(&client, "x").await);
+    assert_eq!(proxy.accepted(), accepted, "a connection was given up");
+}
+
 /// A loss is known on time, and reported as soon as anybody can listen.
 #[test]
 fn f17_i8_a_blocked_runtime_sees_a_loss_on_time() {

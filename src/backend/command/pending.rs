@@ -68,7 +68,7 @@ enum Stage {
         key: Option<QueueKey>,
     },
     /// It may have been sent.
-    HandedOver {
+    Submitted {
         /// None for a ping, which needs no place.
         place: Option<Place>,
         /// What the connection had read and written by then.
@@ -102,7 +102,7 @@ impl Pending {
     /// A command that needs no place.
     pub(crate) fn of(sending: Sending, lane: Arc<Lane>) -> Self {
         let submitted_at = lane.now();
-        let stage = Stage::HandedOver {
+        let stage = Stage::Submitted {
             place: None,
             traffic: Traffic::of(&lane),
         };
@@ -181,12 +181,14 @@ impl Pending {
     fn look_for_reply(&self, waited: Duration, silence: Duration) {
         let shared = &self.shared;
         let lane = &shared.lane;
+        // What is only written by this look cannot be answered yet.
+        let written = Traffic::of(lane);
         lane.drive();
         shared.poll_for_all();
         let waited = waited.max(self.submitted_at().until(lane.now()));
         let traffic = match &*shared.run.lock() {
             Run::Live {
-                stage: Stage::HandedOver { traffic, .. },
+                stage: Stage::Submitted { traffic, .. },
                 ..
             } => *traffic,
             Run::Live { .. } | Run::Over(_) => None,
@@ -194,6 +196,7 @@ impl Pending {
         // Before the end: the next command of the caller must not go over a silent connection.
         if let Some(before) = traffic
             && waited >= silence
+            && written.is_some_and(|written| written.has_asked_since(before))
         {
             before.give_up_if_silent(lane, silence);
         }
@@ -386,7 +389,7 @@ impl InFlight {
     /// The lane has a place for it.
     fn start(&self, run: &mut Run, place: Place) {
         if let Run::Live { stage, .. } = run {
-            *stage = Stage::HandedOver {
+            *stage = Stage::Submitted {
                 place: Some(place),
                 traffic: Traffic::of(&self.lane),
             };
@@ -440,7 +443,7 @@ impl InFlight {
         let mut run = self.run.lock();
         let Run::Live {
             sending,
-            stage: Stage::HandedOver { .. },
+            stage: Stage::Submitted { .. },
         } = &mut *run
         else {
             return;
@@ -461,7 +464,7 @@ impl InFlight {
     /// It has this outcome. Gives its place back.
     fn ended(&self, before: &Run, outcome: &CommandResult) {
         if let Run::Live {
-            stage: Stage::HandedOver {
+            stage: Stage::Submitted {
                 place: Some(place), ..
             },
             ..
@@ -486,7 +489,7 @@ impl InFlight {
         drop(run);
         if let Run::Live {
             sending,
-            stage: Stage::HandedOver {
+            stage: Stage::Submitted {
                 place: Some(place), ..
             },
         } = before

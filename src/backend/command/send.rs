@@ -341,13 +341,18 @@ impl Traffic {
         })
     }
 
+    /// Whether the connection wrote since then, or tried to, as far as is known.
+    pub(super) fn has_asked_since(self, before: Self) -> bool {
+        self.asked.is_none() || self.asked != before.asked
+    }
+
     /// Whether the connection wrote since then, or tried to, and read nothing since then or for `silence`. A process that
     /// got no CPU wrote nothing.
     fn ended_in(self, silence: Duration, lane: &Lane) -> bool {
         let Some(now) = Self::of(lane) else {
             return false;
         };
-        let asked = now.asked.is_none() || now.asked != self.asked;
+        let asked = now.has_asked_since(self);
         let time = match now.asked {
             Some(_) => Clock::system().now(),
             None => lane.now(),

@@ -346,8 +346,13 @@ impl<C: Clone + PartialEq> Gate<C> {
             });
             self.vacate(hold);
             effects.release(hold);
-        } else if let Some(GivenBack::Downgrade) = self.end_read(read, now, now, effects) {
-            effects.downgrade(hold);
+            return true;
+        }
+        match self.end_read(read, now, now, effects) {
+            Some(GivenBack::Downgrade) => effects.downgrade(hold),
+            // It is lost, and reported, with the others.
+            Some(GivenBack::Lost(_)) => return false,
+            _ => {}
         }
         true
     }

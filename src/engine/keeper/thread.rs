@@ -172,7 +172,7 @@ const FLUSH: Duration = Duration::from_millis(400);
 const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
 /// How many messages are taken from the mailbox at a time.
-const MAILS: usize = 1000;
+const MAILS: usize = 100;
 
 /// The keeper's tasks. A closing client waits for the releases.
 #[derive(Default)]
@@ -289,6 +289,7 @@ impl Tasks {
                 let writing = reaper::write_behind(keeper, hold, count, command);
                 self.all.spawn(own(writing));
             }
+            Mail::Finish(hold) => super::watchdog::finish(&keeper.core, &hold),
             Mail::Lost(hold, reason) => keeper.core.clean_up_lost(&hold, reason),
             // The end of a client waits for this as for its releases: then the label is deleted.
             Mail::ShowLabel => drop(self.releases.spawn(own(label::show(keeper)))),

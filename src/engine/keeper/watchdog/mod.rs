@@ -170,7 +170,8 @@ impl Watchdog {
             match (what, phase) {
                 (Due::Renew, _) => due.push(hold),
                 (Due::Later(moment), _) => drop(core.schedule.no_later_than(&hold, moment)),
-                (Due::Finish, _) => finish(core, &hold),
+                // Behind the losses, a few at a time.
+                (Due::Finish, _) => core.post(Mail::Finish(hold)),
                 // The holder knows by now. The clean-up waits, because the next of thousands of holders must learn of
                 // its loss in time.
                 (Due::Lose | Due::Nothing, Phase::Lost(reason)) => {
@@ -380,10 +381,11 @@ impl Watchdog {
 
 /// Ends an attempt or a release that is overdue, and an attempt that was answered and whose caller is not polled. Callers
 /// have no timers of their own.
-fn finish(core: &Core, hold: &Arc<Hold>) {
+pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
     let names = hold.kind.names();
     let attempt = core.gates.with(names, |gate| gate.attempt_at(hold));
     let now = core.now();
+    let tried = attempt.as_ref().map(|(command, _)| command.clone());
     if let Some((command, ticket)) = attempt {
         let due = overdue_from(core, &command, &ticket);
         // What was sent may be granted though its caller is gone: to end it would leave that unknown.
@@ -397,7 +399,13 @@ fn finish(core: &Core, hold: &Arc<Hold>) {
             return core.look_by(hold, due);
         }
     }
-    if let Some(command) = core.at(names, |gate, effects| gate.overdue(hold, effects)) {
+    let ended = core.at(names, |gate, effects| {
+        // By now its caller may have the answer, and a release may be under way.
+        let same = gate.attempt_at(hold).map(|(command, _)| command) == tried;
+        let due = tried.is_some() || now >= effects.change(hold, |state| state.finish_by());
+        (same && due).then(|| gate.overdue(hold, effects)).flatten()
+    });
+    if let Some(command) = ended {
         command.overdue();
     }
 }
