@@ -30,4 +30,4 @@ pub mod tls;
 mod wait;
 pub mod worker;
 
-pub use wait::{eventually, now_ns, wait_until};
+pub use wait::{StallWatch, eventually, now_ns, wait_until};

@@ -1,5 +1,8 @@
 //! Waiting for a condition with a deadline, and the clock that processes share.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -52,5 +55,41 @@ pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() ->
         }
         assert!(!late, "not within {deadline:?}: {what}");
         std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Watches whether the machine stands still: a thread of it wakes every few milliseconds.
+#[derive(Debug)]
+pub struct StallWatch {
+    is_over: Arc<AtomicBool>,
+    watch: JoinHandle<Duration>,
+}
+
+impl StallWatch {
+    /// Watches from now on.
+    #[must_use]
+    pub fn start() -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        let ends = Arc::clone(&is_over);
+        let watch = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !ends.load(Ordering::SeqCst) {
+                let slept_at = Instant::now();
+                std::thread::sleep(LOOK_AGAIN);
+                longest = longest.max(slept_at.elapsed().saturating_sub(LOOK_AGAIN));
+            }
+            longest
+        });
+        Self { is_over, watch }
+    }
+
+    /// For how long at most the machine stood still, or was so busy that this thread got no CPU.
+    ///
+    /// # Panics
+    /// If the watching thread panicked.
+    #[must_use]
+    pub fn longest(self) -> Duration {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.watch.join().expect("it only sleeps")
     }
 }
