@@ -2,7 +2,8 @@
 //!
 //! `WAIT` returns how many replicas have the last write *of its own connection*. So these commands have connections of
 //! their own, beside that of their lane. A task per connection sends the queued commands as one pipeline with one `WAIT`
-//! at its end. Each of these commands writes, even if it changes nothing.
+//! at its end. Each of these commands writes, even if it changes nothing. Far from the server the next batch is sent
+//! before the last one is answered; the server runs it behind that one's `WAIT`.
 //!
 //! 1. A command that was not acknowledged grants nothing. An acquire is undone on the same connection before its caller
 //!    gets the failure. If the undo has no reply, the acquire counts as unanswered.
@@ -14,11 +15,13 @@
 //!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
 //!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -74,7 +77,8 @@ impl AckLanes {
                 acks,
                 lane: Arc::clone(&lane),
                 stall: Arc::clone(&stall),
-                known: (0, HashSet::new()),
+                known: Mutex::default(),
+                took: Mutex::default(),
             };
             runtime.spawn(own(worker.run(entries)));
             (lane, queue)
@@ -145,6 +149,12 @@ impl QueuedCommand {
 /// The most commands that share a `WAIT`.
 const BATCH: usize = 64;
 
+/// The most batches under way on a connection, if an answer takes [`FAR`] or longer. Otherwise one: what comes while it is
+/// under way shares the next `WAIT`.
+const BATCHES: u128 = 4;
+
+const FAR: Duration = Duration::from_millis(5);
+
 /// The number of unacknowledged batches in a row after which commands are refused.
 const ROW: u32 = 2;
 
@@ -157,7 +167,9 @@ struct AckWorker {
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
     /// The number of a connection, and the scripts that were sent on it.
-    known: (u64, HashSet<&'static str>),
+    known: Mutex<(u64, HashSet<&'static str>)>,
+    /// How long the last batch took.
+    took: Mutex<Duration>,
 }
 
 /// Whether replicas acknowledge at present.
@@ -186,22 +198,43 @@ impl Stall {
 }
 
 impl AckWorker {
-    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
+    async fn run(self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut entries = Vec::with_capacity(BATCH);
-        while queue.recv_many(&mut entries, BATCH).await > 0 {
-            let mut rest = std::mem::take(&mut entries);
-            while let Some(first) = rest.first() {
-                // Commands that wait for no replica are answered first.
-                let order = first.command.order;
-                let same = rest.iter().take_while(|entry| entry.command.order == order);
-                let later = rest.split_off(same.count());
-                self.process(rest, order).await;
-                rest = later;
+        let mut next = VecDeque::new();
+        // First polled, and so sent, in the order in which they are added.
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let most = self.most_under_way();
+            while under_way.len() < most
+                && let Some((order, batch)) = next.pop_front()
+            {
+                under_way.push(self.process(batch, order));
+            }
+            tokio::select! {
+                biased;
+                Some(()) = under_way.next() => {}
+                received = queue.recv_many(&mut entries, BATCH), if under_way.len() < most => {
+                    if received == 0 {
+                        break;
+                    }
+                    next.extend(in_order(std::mem::take(&mut entries)));
+                }
             }
         }
+        while under_way.next().await.is_some() {}
     }
 
-    async fn process(&mut self, mut entries: Vec<QueuedCommand>, order: Order) {
+    /// No more than can all wait for replicas in vain within half of a command time-out.
+    fn most_under_way(&self) -> usize {
+        if *self.took.lock() < FAR || self.stall.lock().row > 0 {
+            return 1;
+        }
+        let half = self.lane.command_timeout().as_millis() / 2;
+        let most = half / self.acks.within.as_millis().max(1);
+        usize::try_from(most.clamp(1, BATCHES)).unwrap_or(1)
+    }
+
+    async fn process(&self, mut entries: Vec<QueuedCommand>, order: Order) {
         // Nobody wants to know any more: it was not sent, and never will be.
         entries.retain(|entry| !entry.answer.is_closed());
         if entries.is_empty() {
@@ -250,7 +283,7 @@ impl AckWorker {
     /// Asks for acquires that would wait for replicas in vain whether others have their locks. None if the connection is
     /// broken.
     async fn look(
-        &mut self,
+        &self,
         mut connected: Connected,
         mut entries: Vec<QueuedCommand>,
         refused: &Failure,
@@ -276,19 +309,14 @@ impl AckWorker {
 
     /// Sends commands, sends again what must be, and undoes what was not acknowledged. None if the connection is broken.
     async fn exchange(
-        &mut self,
+        &self,
         mut connected: Connected,
         mut entries: Vec<QueuedCommand>,
         acknowledged: bool,
     ) -> Option<()> {
-        if self.known.0 != connected.generation {
-            self.known = (connected.generation, HashSet::new());
-        }
         let connection = &mut connected.connection;
         while !entries.is_empty() {
-            for entry in &mut entries {
-                entry.command.introduce(&self.lane, &mut self.known.1);
-            }
+            self.introduce(&mut entries, connected.generation);
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
             let (mut again, mut undone) = (Vec::new(), Vec::new());
@@ -320,10 +348,21 @@ impl AckWorker {
         Some(())
     }
 
+    /// Sends the scripts that this connection does not know by their texts.
+    fn introduce(&self, entries: &mut [QueuedCommand], generation: u64) {
+        let mut known = self.known.lock();
+        if known.0 != generation {
+            *known = (generation, HashSet::new());
+        }
+        for entry in entries {
+            entry.command.introduce(&self.lane, &mut known.1);
+        }
+    }
+
     /// Sends each command once. Returns the replies, and whether enough replicas acknowledged; none if the connection is
     /// broken.
     async fn round(
-        &mut self,
+        &self,
         connection: &mut MultiplexedConnection,
         entries: &[QueuedCommand],
         acknowledged: bool,
@@ -342,7 +381,9 @@ impl AckWorker {
             pipeline.cmd("WAIT").arg(self.acks.wanted).arg(within_ms);
         }
         let count = pipeline.len();
+        let sent_at = self.lane.now();
         let sent = connection.send_packed_commands(&pipeline, 0, count).await;
+        *self.took.lock() = sent_at.until(self.lane.now());
         let mut values = sent.ok().filter(|values| values.len() == count)?;
         self.lane.heard();
         let waited = if acknowledged { values.pop() } else { None };
@@ -352,7 +393,7 @@ impl AckWorker {
     }
 
     /// Reads the reply to `WAIT`.
-    fn count(&mut self, waited: Value) -> Result<(), Failure> {
+    fn count(&self, waited: Value) -> Result<(), Failure> {
         let got = redis::from_redis_value::<u32>(waited.extract_error()?);
         let got = got.map_err(|_| Failure::strange_reply())?;
         let now = self.lane.now();
@@ -365,7 +406,7 @@ impl AckWorker {
 
     /// Undoes grants, and fails their commands with `why`. None if the connection is broken.
     async fn undo(
-        &mut self,
+        &self,
         connection: &mut MultiplexedConnection,
         mut entries: Vec<QueuedCommand>,
         why: &Failure,
@@ -472,6 +513,19 @@ async fn unless_given_up<T>(
         done = lane.timers().within(limit.saturating_sub(first), exchange) => done,
         () = lane.has_left(generation) => None,
     }
+}
+
+/// Runs of commands with the same order: those that need no acknowledgement wait for no replica.
+fn in_order(mut rest: Vec<QueuedCommand>) -> Vec<(Order, Vec<QueuedCommand>)> {
+    let mut batches = Vec::new();
+    while let Some(first) = rest.first() {
+        let order = first.command.order;
+        let same = rest.iter().take_while(|entry| entry.command.order == order);
+        let later = rest.split_off(same.count());
+        batches.push((order, rest));
+        rest = later;
+    }
+    batches
 }
 
 fn fail_all(entries: impl IntoIterator<Item = QueuedCommand>, failure: &Failure) {

@@ -53,8 +53,10 @@ fn nothing_is_violated_by_semaphores() {
 
 #[test]
 fn nothing_that_a_replica_acknowledged_is_lost_when_it_takes_over() {
-    // In the last one a request for places ran behind the release of a hold that it named.
-    all_fine((0..50).chain([2627]).map(Plan::of_replica));
+    // In 2627 a request for places ran behind the release of a hold that it named; in the others, far from the server,
+    // tries waited in the client until they were given up.
+    let failed = [2627, 5296, 6504];
+    all_fine(failed.into_iter().chain(0..50).map(Plan::of_replica));
 }
 
 fn all_fine(plans: impl Iterator<Item = Plan>) {
