@@ -153,7 +153,7 @@ fn f17_a_blocked_runtime_keeps_its_connection() {
 async fn f17_a_runtime_that_is_blocked_before_it_writes_keeps_its_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let builder = Client::builder(&proxy.url()).command_timeout(ms(1_000));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(2_000));
     let client = builder.connect().await.unwrap();
     // The keeper has its connection.
     drop(client.get_lock("dropped").lock().await.unwrap());
@@ -163,7 +163,7 @@ async fn f17_a_runtime_that_is_blocked_before_it_writes_keeps_its_connection() {
     let accepted = proxy.accepted();
     let mut unlock = Box::pin(guard.unlock());
     assert!(poll_once(&mut unlock).await.is_none());
-    thread::sleep(ms(1_150));
+    thread::sleep(ms(2_200));
     if let Err(error) = soon(unlock).await {
         assert!(error.is_transient(), "{error}");
     }
