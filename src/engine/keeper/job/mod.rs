@@ -178,7 +178,7 @@ impl NameJob {
                 }
             }
             Step::LeaveFree(until) => {
-                self.event(until).await;
+                self.event(until, false).await;
             }
             Step::Linger => self.linger().await,
             Step::Over { writer_waits } => {
@@ -231,7 +231,7 @@ impl NameJob {
 
     /// Waits until it is time to try for the head of the queue. Returns false if something else comes first.
     async fn is_time(&mut self, collect_by: Option<Moment>) -> bool {
-        match self.event(collect_by.unwrap_or(Moment::NEVER)).await {
+        match self.event(collect_by.unwrap_or(Moment::NEVER), true).await {
             Event::Released | Event::Due | Event::Subscribed => true,
             Event::Changed => false,
             Event::Nothing => {
@@ -288,7 +288,8 @@ impl NameJob {
     /// Waits for a reason to verify our own hold while others wait, and takes back a grant that nobody collects.
     async fn watch(&mut self, collect_by: Option<Moment>) {
         let end = collect_by.unwrap_or(Moment::NEVER);
-        let event = self.event(end.min(self.self_check_at)).await;
+        let verifies = self.at(|gate, _| gate.watched().is_some());
+        let event = self.event(end.min(self.self_check_at), verifies).await;
         if self.take_back() {
             return;
         }
@@ -335,14 +336,19 @@ impl NameJob {
         }
     }
 
-    /// Waits for the first of a message, a change at the gate, the poll, and `end`.
-    async fn event(&mut self, end: Moment) -> Event {
+    /// Waits for the first of a message, a change at the gate, `end`, and the poll if something `polls`. A poll that nobody
+    /// acts on would be due again at once, when it was planned for the end of a lease.
+    async fn event(&mut self, end: Moment, polls: bool) -> Event {
         if self.policy.is_open() {
             self.listening.retry(self.now());
         }
         self.listen();
         let end = end.min(self.leave_note());
-        let poll_at = self.next_try();
+        let poll_at = if polls {
+            self.next_try()
+        } else {
+            Moment::NEVER
+        };
         let look_at = poll_at.min(end);
         self.at(|gate, _| gate.job_sleeps_until(look_at));
         let timer = self.keeper.core.backend.timers().sleep_until(look_at);
