@@ -475,3 +475,54 @@ async fn a_fair_waiter_that_is_woken_waits_for_the_replicas() {
     guard.unlock().await.unwrap();
     gone(&pair.master, "line").await;
 }
+
+#[tokio::test]
+async fn a_try_that_waits_behind_an_acknowledgement_far_away_is_not_overdue() {
+    const LAST: u64 = 5;
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    proxy.latency(ms(800));
+    // Half of the command time-out is the time for two acknowledgements, so two batches are under way at a time.
+    let client = Client::builder(&proxy.url())
+        .acknowledged_by(1, ms(350))
+        .command_timeout(ms(1_400))
+        .connect_timeout(LONG)
+        .watchdog_lease(LONG)
+        .connect()
+        .await
+        .unwrap();
+    let acquire = |name: &str| {
+        let lock = client.get_lock(name);
+        tokio::spawn(async move { lock.try_lock(LONG, Lease::Watchdog).await })
+    };
+    // A script that the server does not know takes two round trips.
+    let near = pair.connect().await;
+    let known = try_once(&near, "x").await.unwrap().unwrap();
+    known.unlock().await.unwrap();
+    // The names share a slot, and so a connection.
+    let first = acquire("{x}0").await.unwrap().unwrap().unwrap();
+    first.unlock().await.unwrap();
+    let mut tries = Vec::new();
+    let (before, waits) = (scripts(&proxy), waits(&proxy));
+    for batch in 1..=2 {
+        tries.push(acquire(&format!("{{x}}{batch}")));
+        eventually("it is sent", LONG, async || {
+            self::waits(&proxy) == waits + batch
+        })
+        .await;
+    }
+    tries.extend((3..=LAST).map(|n| acquire(&format!("{{x}}{n}"))));
+    for acquire in tries {
+        let guard = acquire.await.unwrap().unwrap().expect("a free lock");
+        guard.unlock().await.unwrap();
+    }
+    assert_eq!(scripts(&proxy) - before, 2 * LAST, "each ran once");
+}
+
+fn scripts(proxy: &Proxy) -> u64 {
+    proxy.scripts().values().sum()
+}
+
+fn waits(proxy: &Proxy) -> u64 {
+    proxy.commands().get("WAIT").copied().unwrap_or(0)
+}

@@ -10,12 +10,15 @@
 //! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
 //!    of its own, behind it.
 //! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
-//!    Commands of one slot use one queue.
+//!    Commands of one slot use one queue, and keep their order there. What is sent while other batches are under way must
+//!    not overtake them, so it needs a connection that is up.
 //! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
 //!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
 //!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
+//! 5. While no further batch may wait for replicas, acquires wait in the queue of the lane: they were not sent, and their
+//!    command time-outs do not run. Renewals wait here, so that they notice when the connection falls silent.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +61,7 @@ pub(crate) struct AckCommand {
     /// The call with the script's text, if that must be sent.
     text: Option<Cmd>,
     order: Order,
+    target: Target,
     undo: Option<Undo>,
     /// Its slot is migrating to the node.
     asking: bool,
@@ -123,6 +127,7 @@ impl AckCommand {
             call: call.encode(),
             text: None,
             order: call.order(),
+            target: call.target(),
             undo: call.undo(),
             asking: false,
             lane: match call.target() {
@@ -199,33 +204,59 @@ impl Stall {
 
 impl AckWorker {
     async fn run(self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
-        let mut entries = Vec::with_capacity(BATCH);
-        let mut next = VecDeque::new();
+        let mut waiting = Vec::with_capacity(BATCH);
         // First polled, and so sent, in the order in which they are added.
         let mut under_way = FuturesUnordered::new();
+        // How many of them wait for replicas.
+        let mut waits = 0;
         loop {
-            let most = self.most_under_way();
-            while under_way.len() < most
-                && let Some((order, batch)) = next.pop_front()
+            while let Some((order, batch)) =
+                self.next_batch(&mut waiting, under_way.is_empty(), waits)
             {
+                waits += usize::from(order == Order::Acknowledged);
                 under_way.push(self.process(batch, order));
             }
+            let is_full = waits >= self.most_waits() || !waiting.is_empty();
+            self.lane.keep_for_holds(is_full);
             tokio::select! {
                 biased;
-                Some(()) = under_way.next() => {}
-                received = queue.recv_many(&mut entries, BATCH), if under_way.len() < most => {
+                Some(order) = under_way.next() => {
+                    waits -= usize::from(order == Order::Acknowledged);
+                }
+                received = queue.recv_many(&mut waiting, BATCH) => {
                     if received == 0 {
                         break;
                     }
-                    next.extend(in_order(std::mem::take(&mut entries)));
                 }
             }
         }
         while under_way.next().await.is_some() {}
     }
 
+    /// What is sent now, and its order: those that need no acknowledgement first. It needs a connection that is up, unless
+    /// nothing else is under way.
+    fn next_batch(
+        &self,
+        waiting: &mut Vec<QueuedCommand>,
+        is_alone: bool,
+        waits: usize,
+    ) -> Option<(Order, Vec<QueuedCommand>)> {
+        if !is_alone && !self.lane.is_up() {
+            return None;
+        }
+        let kept = take_batch(waiting, Order::Kept);
+        if !kept.is_empty() {
+            return Some((Order::Kept, kept));
+        }
+        if waits >= self.most_waits() {
+            return None;
+        }
+        let acknowledged = take_batch(waiting, Order::Acknowledged);
+        (!acknowledged.is_empty()).then_some((Order::Acknowledged, acknowledged))
+    }
+
     /// No more than can all wait for replicas in vain within half of a command time-out.
-    fn most_under_way(&self) -> usize {
+    fn most_waits(&self) -> usize {
         if *self.took.lock() < FAR || self.stall.lock().row > 0 {
             return 1;
         }
@@ -234,13 +265,18 @@ impl AckWorker {
         usize::try_from(most.clamp(1, BATCHES)).unwrap_or(1)
     }
 
-    async fn process(&self, mut entries: Vec<QueuedCommand>, order: Order) {
+    /// Sends a batch, and returns its order.
+    async fn process(&self, entries: Vec<QueuedCommand>, order: Order) -> Order {
+        self.send(entries, order == Order::Acknowledged).await;
+        order
+    }
+
+    async fn send(&self, mut entries: Vec<QueuedCommand>, acknowledged: bool) {
         // Nobody wants to know any more: it was not sent, and never will be.
         entries.retain(|entry| !entry.answer.is_closed());
         if entries.is_empty() {
             return;
         }
-        let acknowledged = order == Order::Acknowledged;
         let refused = self.stall.lock().refuses(self.lane.now());
         let refused = refused.filter(|_| acknowledged);
         let refused = refused.map(|got| self.not_replicated(got));
@@ -515,17 +551,21 @@ async fn unless_given_up<T>(
     }
 }
 
-/// Runs of commands with the same order: those that need no acknowledgement wait for no replica.
-fn in_order(mut rest: Vec<QueuedCommand>) -> Vec<(Order, Vec<QueuedCommand>)> {
-    let mut batches = Vec::new();
-    while let Some(first) = rest.first() {
-        let order = first.command.order;
-        let same = rest.iter().take_while(|entry| entry.command.order == order);
-        let later = rest.split_off(same.count());
-        batches.push((order, rest));
-        rest = later;
-    }
-    batches
+/// Takes commands of an order out, but none that stands behind another of its slot.
+fn take_batch(waiting: &mut Vec<QueuedCommand>, order: Order) -> Vec<QueuedCommand> {
+    let mut left = HashSet::new();
+    let mut count = 0;
+    let is_next = |entry: &mut QueuedCommand| {
+        let command = &entry.command;
+        let is_next = command.order == order && count < BATCH && !left.contains(&command.target);
+        if is_next {
+            count += 1;
+        } else {
+            left.insert(command.target);
+        }
+        is_next
+    };
+    waiting.extract_if(.., is_next).collect()
 }
 
 fn fail_all(entries: impl IntoIterator<Item = QueuedCommand>, failure: &Failure) {

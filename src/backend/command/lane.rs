@@ -238,6 +238,21 @@ impl Lane {
         }
     }
 
+    /// Whether only commands about holds get a place now.
+    pub(super) fn keep_for_holds(&self, holds_only: bool) {
+        self.window.keep_for_holds(holds_only);
+        if !holds_only {
+            self.admit();
+        }
+    }
+
+    /// Whether a command would be sent at once.
+    pub(super) fn is_up(&self) -> bool {
+        let is_up =
+            |connected: &Connected| !connected.is_replicas && !connected.connection.has_ended();
+        self.with_connected(is_up).unwrap_or(false)
+    }
+
     /// A command waits: connects if there is no connection.
     pub(super) fn want(&self) {
         if !matches!(&*self.link.borrow(), LaneState::Up { .. }) {
@@ -386,13 +401,23 @@ impl Lane {
     pub(super) fn longest_silence(&self) -> Duration {
         // Relaxed, as in `answered`.
         let round_trip = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed));
-        let acks = self.config.acks.filter(|_| self.acknowledges);
-        let least = MIN_SILENCE + acks.map_or(Duration::ZERO, |acks| acks.within);
+        let least = MIN_SILENCE + self.waits_for_replicas();
         // However short a command time-out is, its silence counts.
         least.max(round_trip * 2).min(self.config.command_timeout)
     }
 
-    pub(crate) fn heard_at(&self) -> Moment {
+    /// How long the server may say nothing because it waits for replicas.
+    fn waits_for_replicas(&self) -> Duration {
+        let acks = self.config.acks.filter(|_| self.acknowledges);
+        acks.map_or(Duration::ZERO, |acks| acks.within)
+    }
+
+    /// Since when the server says nothing for no known reason.
+    pub(super) fn silent_since(&self) -> Moment {
+        self.heard_at() + self.waits_for_replicas()
+    }
+
+    pub(super) fn heard_at(&self) -> Moment {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 

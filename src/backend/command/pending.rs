@@ -151,9 +151,9 @@ impl Pending {
         self.submitted_at() != Moment::NEVER
     }
 
-    /// When something was last received on its lane.
-    pub(crate) fn heard_at(&self) -> Moment {
-        self.shared.lane.heard_at()
+    /// Since when its lane is silent for no known reason.
+    pub(crate) fn silent_since(&self) -> Moment {
+        self.shared.lane.silent_since()
     }
 
     /// Ends it if it was certainly not sent.
@@ -306,8 +306,12 @@ impl Pending {
                 }
             };
         }
-        if run.is_unsent() {
-            match shared.lane.window().enter() {
+        if let Run::Live {
+            stage: Stage::Unsent { turn, .. },
+            ..
+        } = &*run
+        {
+            match shared.lane.window().enter(*turn) {
                 Some(place) => shared.start(&mut run, place),
                 None => shared.wait(&mut run),
             }

@@ -9,6 +9,7 @@
 //!    when somebody polls the command.
 //! 5. One thread at a time submits queued commands, and each counts as queued until it was polled. So no command
 //!    overtakes an earlier one of its turn.
+//! 6. While commands would only wait for an acknowledgement before them, those about holds alone get places.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -51,6 +52,8 @@ pub(super) struct Window {
     places: AtomicU64,
     /// Whether its connection is in doubt, so that nobody gets a place.
     paused: AtomicBool,
+    /// Whether only commands about holds get a place (rule 6).
+    for_holds: AtomicBool,
     /// How many commands wait.
     count: AtomicUsize,
     waiting: Mutex<WaitingCommands>,
@@ -64,6 +67,13 @@ struct WaitingCommands {
     /// Each with whether it is patient: it goes on waiting when an attempt to connect fails.
     commands: BTreeMap<QueueKey, (Weak<dyn Queueable>, bool)>,
     arrived: u64,
+}
+
+impl WaitingCommands {
+    fn starts_with_hold(&self) -> bool {
+        let first = self.commands.first_key_value();
+        first.is_some_and(|((turn, _), _)| *turn == Turn::Hold)
+    }
 }
 
 /// The present connection, how many places it has, and how many of them are free: one atomic number.
@@ -103,6 +113,7 @@ impl Window {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
             paused: AtomicBool::new(false),
+            for_holds: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             waiting: Mutex::default(),
             admitting: AtomicBool::new(false),
@@ -135,6 +146,15 @@ impl Window {
         self.paused.store(false, Ordering::SeqCst);
     }
 
+    /// Whether only commands about holds get a place. The caller must [admit](Self::admit) after `false`.
+    pub(super) fn keep_for_holds(&self, holds_only: bool) {
+        self.for_holds.store(holds_only, Ordering::SeqCst);
+    }
+
+    fn takes(&self, turn: Turn) -> bool {
+        turn == Turn::Hold || !self.for_holds.load(Ordering::SeqCst)
+    }
+
     /// There is no connection.
     pub(super) fn close(&self) {
         self.places.store(Places::NONE.packed(), Ordering::SeqCst);
@@ -151,8 +171,8 @@ impl Window {
     }
 
     /// Takes a free place, unless commands are queued.
-    pub(super) fn enter(&self) -> Option<Place> {
-        if self.is_awaited() || self.is_paused() {
+    pub(super) fn enter(&self, turn: Turn) -> Option<Place> {
+        if self.is_awaited() || self.is_paused() || !self.takes(turn) {
             return None;
         }
         self.take()
@@ -214,8 +234,12 @@ impl Window {
         self.paused.load(Ordering::SeqCst)
     }
 
+    /// Whether the first queued command gets a place. One that another thread just took out counts as queued.
     fn has_room(&self) -> bool {
-        Places::of(self.places.load(Ordering::SeqCst)).free > 0 && !self.is_paused()
+        let free = Places::of(self.places.load(Ordering::SeqCst)).free;
+        free > 0
+            && !self.is_paused()
+            && (self.takes(Turn::New) || self.waiting.lock().starts_with_hold())
     }
 
     /// Hands over queued commands while there are free places. Polls them, so no lock may be held.
@@ -232,7 +256,7 @@ impl Window {
     }
 
     fn admit_alone(&self) {
-        while self.is_awaited() {
+        while self.is_awaited() && self.has_room() {
             let Some(place) = self.take() else {
                 return;
             };

@@ -40,7 +40,7 @@ impl Scene {
 #[test]
 fn commands_of_holds_go_first_and_each_turn_in_its_order() {
     let (window, mut scene) = (Window::new(), Scene::default());
-    assert!(window.enter().is_none(), "there is no connection");
+    assert!(window.enter(Turn::New).is_none(), "there is no connection");
     for (name, turn) in [
         ("new", Turn::New),
         ("waiter", Turn::Waiter),
@@ -55,25 +55,25 @@ fn commands_of_holds_go_first_and_each_turn_in_its_order() {
     window.admit();
     assert!(scene.begun.lock().is_empty());
     window.open(1);
-    assert!(window.enter().is_none(), "others came before");
+    assert!(window.enter(Turn::New).is_none(), "others came before");
     window.admit();
     let begun = scene.begun.lock().clone();
     assert_eq!(begun, ["hold", "next hold", "waiter", "new", "newer"]);
-    assert!(!window.is_awaited() && window.enter().is_some());
+    assert!(!window.is_awaited() && window.enter(Turn::New).is_some());
 }
 
 #[test]
 fn a_new_connection_has_few_places_and_each_answer_adds_one() {
     let window = Window::new();
     window.open(1);
-    let places: Vec<_> = std::iter::from_fn(|| window.enter()).collect();
+    let places: Vec<_> = std::iter::from_fn(|| window.enter(Turn::New)).collect();
     assert_eq!(places.len(), usize::from(FIRST));
     // One without an answer only comes back.
     window.leave(places[0], false);
-    assert!(window.enter().is_some() && window.enter().is_none());
+    assert!(window.enter(Turn::New).is_some() && window.enter(Turn::New).is_none());
     window.leave(places[1], true);
-    assert!(window.enter().is_some() && window.enter().is_some());
-    assert!(window.enter().is_none());
+    assert!(window.enter(Turn::New).is_some() && window.enter(Turn::New).is_some());
+    assert!(window.enter(Turn::New).is_none());
     for _ in 0..10_000 {
         window.leave(places[1], true);
     }
@@ -85,12 +85,12 @@ fn a_new_connection_has_few_places_and_each_answer_adds_one() {
 fn a_place_of_an_earlier_connection_is_worth_nothing() {
     let window = Window::new();
     window.open(1);
-    let old = window.enter().expect("it is open");
+    let old = window.enter(Turn::New).expect("it is open");
     window.close();
-    assert!(window.enter().is_none());
+    assert!(window.enter(Turn::New).is_none());
     window.open(2);
     window.leave(old, true);
-    let places = std::iter::from_fn(|| window.enter()).count();
+    let places = std::iter::from_fn(|| window.enter(Turn::New)).count();
     assert_eq!(places, usize::from(FIRST));
 }
 
@@ -109,4 +109,23 @@ fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
     window.admit();
     assert_eq!(*scene.begun.lock(), ["taken back", "next"]);
     assert!(!window.is_awaited());
+}
+
+#[test]
+fn while_places_are_kept_for_holds_others_wait() {
+    let (window, mut scene) = (Window::new(), Scene::default());
+    window.open(1);
+    window.keep_for_holds(true);
+    assert!(window.enter(Turn::New).is_none());
+    assert!(window.enter(Turn::Hold).is_some());
+    scene.queue(&window, "new", Turn::New);
+    scene.queue(&window, "waiter", Turn::Waiter);
+    window.admit();
+    assert!(scene.begun.lock().is_empty());
+    scene.queue(&window, "hold", Turn::Hold);
+    window.admit();
+    assert_eq!(*scene.begun.lock(), ["hold"]);
+    window.keep_for_holds(false);
+    window.admit();
+    assert_eq!(*scene.begun.lock(), ["hold", "waiter", "new"]);
 }

@@ -367,12 +367,16 @@ impl Section {
         } else {
             400 + 8 * plan.furthest_ms()
         };
-        let fixed = |rng: &mut Rng| (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000));
+        // Each batch of acknowledged commands waits until the replica has it, behind a batch before it.
+        let acknowledged = least + plan.replica.map_or(0, |lag| 16 * lag / 1_000);
+        let fixed = |rng: &mut Rng| {
+            (rng.u32(..3) == 0).then(|| rng.u64(least..least + 2_000).max(acknowledged))
+        };
         let mut leases_ms: Vec<_> = (0..levels).map(|_| fixed(rng)).collect();
         let watchdog = u64::try_from(plan.watchdog_lease.as_millis()).unwrap_or(0);
         let (moment, while_ms) = (rng.u64(..2_000), rng.u64(2..60));
         let (short_ms, long_ms) = (
-            rng.u64(least..least + 200),
+            rng.u64(least..least + 200).max(acknowledged),
             rng.u64(watchdog / 2..3 * watchdog),
         );
         let hold = match rng.u32(..1_000) {
