@@ -349,7 +349,6 @@ struct AcquireAll<'a> {
     set: &'a Set,
     lease: Lease,
     clock: Clock,
-    /// When the wait is over.
     end: Option<Moment>,
     /// When it returns at the latest.
     hard_end: Option<Moment>,
@@ -596,7 +595,6 @@ impl Tray {
         drop(late);
     }
 
-    /// Whether it has the guard of this place.
     fn has(&self, place: usize) -> bool {
         let tray = self.0.lock();
         tray.iter().flatten().any(|(of, _)| *of == place)

@@ -210,7 +210,7 @@ impl QuorumNode {
         })?;
         let answer = match got {
             AcquireOutcome::In(entered) => {
-                NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))
+                NodeAnswer::Granted(LockGuard::new(&self.engine, entered))
             }
             AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
         };
