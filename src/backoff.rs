@@ -103,7 +103,6 @@ impl Backoff {
     }
 }
 
-/// Delays without an end.
 #[derive(Debug, Clone)]
 pub(crate) struct Delays {
     backoff: Backoff,
@@ -112,7 +111,6 @@ pub(crate) struct Delays {
 }
 
 impl Delays {
-    /// Starts again with the first delay.
     pub(crate) fn reset(&mut self) {
         self.next = self.backoff.base;
     }

@@ -77,9 +77,7 @@ pub struct LockGuard {
 }
 
 enum LevelOf {
-    /// Of a hold of one lock.
     Single(SingleLevel),
-    /// Of a hold of several locks as one.
     Several(Box<dyn LevelOfSeveral>),
 }
 

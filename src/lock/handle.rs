@@ -455,7 +455,6 @@ impl LockOfClient {
         }
     }
 
-    /// A lock that acts for nobody.
     pub(super) fn ownerless(engine: &Arc<Engine>, kind: &Kind) -> Self {
         Self {
             engine: Arc::clone(engine),

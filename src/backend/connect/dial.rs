@@ -189,7 +189,6 @@ impl Dialer {
         answered.map_or(&self.address, |seed| &self.seeds[seed])
     }
 
-    /// Whether commands go through a pool that the application made.
     pub(crate) fn has_pool(&self) -> bool {
         self.pool.is_some()
     }

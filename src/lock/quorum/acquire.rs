@@ -81,7 +81,6 @@ impl Pickup {
         self.decision.lock().take()
     }
 
-    /// Takes an uncollected grant back.
     fn take_back(&self) {
         let mut decision = self.decision.lock();
         let grant = match &*decision {

@@ -20,7 +20,6 @@ use crate::lease::Lease;
 use crate::lock::several::{CompositeOwner, Pauses};
 use crate::names::Names;
 
-/// What a caller asks for.
 #[derive(Clone)]
 pub(super) struct AcquireRequest {
     pub(super) name: Arc<str>,
