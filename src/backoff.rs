@@ -71,28 +71,14 @@ impl Backoff {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.cap) {
-            return Err(ConfigError::out_of_range(
-                "Backoff::cap",
-                self.cap,
-                "1 ms to 60 s",
-            ));
-        }
-        if !(Duration::from_millis(1)..=self.cap).contains(&self.base) {
-            return Err(ConfigError::out_of_range(
-                "Backoff::base",
-                self.base,
-                "1 ms to Backoff::cap",
-            ));
-        }
-        if !(1.0..=10.0).contains(&self.factor) {
-            return Err(ConfigError::out_of_range(
-                "Backoff::factor",
-                self.factor,
-                "1 to 10",
-            ));
-        }
-        Ok(())
+        let (base, factor, cap) = (self.base, self.factor, self.cap);
+        let ms = Duration::from_millis(1);
+        let is_allowed = (ms..=Duration::from_secs(60)).contains(&cap);
+        ConfigError::check(is_allowed, "Backoff::cap", cap, "1 ms to 60 s")?;
+        let allowed = "1 ms to Backoff::cap";
+        ConfigError::check((ms..=cap).contains(&base), "Backoff::base", base, allowed)?;
+        let is_allowed = (1.0..=10.0).contains(&factor);
+        ConfigError::check(is_allowed, "Backoff::factor", factor, "1 to 10")
     }
 
     /// The delays, endless, from a seed.
@@ -104,7 +90,6 @@ impl Backoff {
         }
     }
 
-    /// The same delays, each at most `cap`.
     pub(crate) fn at_most(self, cap: Duration) -> Self {
         Self {
             base: self.base.min(cap),
@@ -118,7 +103,6 @@ impl Backoff {
     }
 }
 
-/// Delays without an end.
 #[derive(Debug, Clone)]
 pub(crate) struct Delays {
     backoff: Backoff,
@@ -127,7 +111,6 @@ pub(crate) struct Delays {
 }
 
 impl Delays {
-    /// Starts again with the first delay.
     pub(crate) fn reset(&mut self) {
         self.next = self.backoff.base;
     }

@@ -1,6 +1,5 @@
 //! The settings of a client, with defaults and bounds. They are checked once, when the client connects.
 
-use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -90,7 +89,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The lease that the watchdog renews.
     pub(crate) fn watchdog(&self) -> LeaseMs {
         LeaseMs::of(self.watchdog_lease)
     }
@@ -103,7 +101,6 @@ impl Config {
         }
     }
 
-    /// Checks that every setting is within its bounds.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let ms = Duration::from_millis;
         let time_outs = ms(10)..=ms(60_000);
@@ -113,7 +110,7 @@ impl Config {
             &(ms(500)..=DAY),
             "500 ms to 24 h",
         )?;
-        check(
+        ConfigError::check(
             self.key_prefix.len() < MAX_KEY_BYTES,
             "key_prefix",
             format_args!("{} bytes long", self.key_prefix.len()),
@@ -137,7 +134,7 @@ impl Config {
         within("fair_wait", self.fair_wait, &waits, "15 s to 24 h")?;
         if let Some(Acks { wanted, within }) = self.acks {
             // A command may wait for the batch before it, its own batch, and one more if it is sent again.
-            check(
+            ConfigError::check(
                 (1..=64).contains(&wanted) && within >= ms(1) && within <= self.command_timeout / 4,
                 "acknowledged_by",
                 format_args!("{wanted} within {within:?}"),
@@ -145,7 +142,7 @@ impl Config {
             )?;
         }
         if let Some(label) = &self.label {
-            check(
+            ConfigError::check(
                 is_label(label),
                 "label",
                 format_args!("{} bytes long", label.len()),
@@ -156,7 +153,6 @@ impl Config {
     }
 }
 
-/// Whether this may be a client's label.
 pub(crate) fn is_label(text: &str) -> bool {
     (1..=256).contains(&text.len()) && !text.contains(char::is_control)
 }
@@ -167,19 +163,7 @@ fn within(
     bounds: &RangeInclusive<Duration>,
     allowed: &'static str,
 ) -> Result<(), ConfigError> {
-    check(bounds.contains(&given), setting, given, allowed)
-}
-
-fn check(
-    ok: bool,
-    setting: &'static str,
-    given: impl Debug,
-    allowed: &'static str,
-) -> Result<(), ConfigError> {
-    if ok {
-        return Ok(());
-    }
-    Err(ConfigError::out_of_range(setting, given, allowed))
+    ConfigError::check(bounds.contains(&given), setting, given, allowed)
 }
 
 #[cfg(test)]

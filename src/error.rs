@@ -291,16 +291,7 @@ impl Error {
             | Self::Denied { .. }
             | Self::Refused { .. }
             | Self::NoQuorum { .. } => true,
-            Self::NotOwner { .. }
-            | Self::InvalidName { .. }
-            | Self::CrossSlot { .. }
-            | Self::WouldDeadlock { .. }
-            | Self::InvalidLease { .. }
-            | Self::InvalidCount { .. }
-            | Self::Unsupported { .. }
-            | Self::Closed
-            | Self::Config(_)
-            | Self::InvalidSet(_) => false,
+            _ => false,
         }
     }
 
@@ -645,15 +636,19 @@ impl From<QuorumError> for Error {
 }
 
 impl ConfigError {
-    pub(crate) fn out_of_range(
+    pub(crate) fn check(
+        is_allowed: bool,
         setting: &'static str,
         given: impl fmt::Debug,
         allowed: &'static str,
-    ) -> Self {
-        Self::OutOfRange {
+    ) -> Result<(), Self> {
+        if is_allowed {
+            return Ok(());
+        }
+        Err(Self::OutOfRange {
             setting,
             given: format!("{given:?}").into(),
             allowed,
-        }
+        })
     }
 }

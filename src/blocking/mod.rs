@@ -32,8 +32,8 @@ use crate::client::{ClientBuilder, QuorumBuilder, ShutdownReport};
 use crate::engine::keeper::start_thread;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
-use crate::lock::kinds::{AtQuorum, Fair, Fenced, IsGuard, LockKind, Reentrant, Simple, Spin};
-use crate::lock::kinds::{Read, Write};
+use crate::lock::kinds::{AtQuorum, Fair, Fenced, LockKind, Reentrant, Simple, Spin};
+use crate::lock::kinds::{HasLevel, IsGuard, Read, Write};
 use crate::lock::{CountDownLatch, PermitExpirableSemaphore, Semaphore};
 use crate::lock::{Ended, FencedGuard, GuardError, HoldView, Holder, InspectTarget, Ttl};
 use crate::lock::{ReadWriteLock, ReentrantLock, WriteGuard, release_after_run};
@@ -411,44 +411,15 @@ impl Blocking<crate::lock::Election> {
     }
 }
 
-impl<G: IsGuard> Blocking<G> {
+impl<G: HasLevel> Blocking<G> {
     /// As [`LockGuard::verify`](crate::LockGuard::verify).
     pub fn verify(&self) -> Result<(), Error> {
         wait(self.0.level().verify())
     }
 
-    /// As [`LockGuard::reenter`](crate::LockGuard::reenter).
-    pub fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
-        let level = wait(self.0.level().reenter(lease))?;
-        G::of(level).map(Blocking)
-    }
-
     /// As [`LockGuard::extend`](crate::LockGuard::extend).
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait(self.0.level().extend(lease))
-    }
-
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    pub fn unlock(self) -> Result<(), Error> {
-        wait(self.0.into().unlock())
-    }
-
-    /// As [`LockGuard::detach`](crate::LockGuard::detach).
-    ///
-    /// # Errors
-    ///
-    /// As there; the guard comes back as the async one.
-    pub fn detach(self) -> Result<(), GuardError> {
-        self.0.into().detach()
-    }
-
-    /// As [`LockGuard::let_expire`](crate::LockGuard::let_expire).
-    ///
-    /// # Errors
-    ///
-    /// As there; the guard comes back as the async one.
-    pub fn let_expire(self) -> Result<(), GuardError> {
-        self.0.into().let_expire()
     }
 
     /// Blocks until the hold is lost: [`LockGuard::lost`](crate::LockGuard::lost).
@@ -459,6 +430,37 @@ impl<G: IsGuard> Blocking<G> {
     /// As [`lost`](Self::lost), for at most `limit`; `None` if the hold was not lost by then.
     pub fn lost_within(&self, limit: Duration) -> Option<LostReason> {
         block_until(self.0.level().lost(), Instant::now().checked_add(limit))
+    }
+}
+
+impl<G: IsGuard> Blocking<G> {
+    /// As [`LockGuard::reenter`](crate::LockGuard::reenter).
+    pub fn reenter(&self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        let level = wait(self.0.level().reenter(lease))?;
+        G::of(level).map(Blocking)
+    }
+
+    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
+    pub fn unlock(self) -> Result<(), Error> {
+        wait(self.0.into_level().unlock())
+    }
+
+    /// As [`LockGuard::detach`](crate::LockGuard::detach).
+    ///
+    /// # Errors
+    ///
+    /// As there; the guard comes back as the async one.
+    pub fn detach(self) -> Result<(), GuardError> {
+        self.0.into_level().detach()
+    }
+
+    /// As [`LockGuard::let_expire`](crate::LockGuard::let_expire).
+    ///
+    /// # Errors
+    ///
+    /// As there; the guard comes back as the async one.
+    pub fn let_expire(self) -> Result<(), GuardError> {
+        self.0.into_level().let_expire()
     }
 }
 
@@ -482,12 +484,12 @@ impl Blocking<HoldView> {
 }
 
 /// Runs `body`, and gives the guard back. Fails if the hold was lost before that.
-fn run_under<G: IsGuard, T>(
+fn run_under<G: HasLevel, T>(
     guard: Blocking<G>,
     body: impl FnOnce(&Blocking<G>) -> T,
 ) -> Result<T, Error> {
     let value = body(&guard);
-    wait(release_after_run(guard.0.into()))?;
+    wait(release_after_run(guard.0.into_level()))?;
     Ok(value)
 }
 
@@ -510,7 +512,6 @@ fn the_runtime() -> Result<runtime::Handle, Error> {
     Ok(runtime.insert(started).clone())
 }
 
-/// Blocks until `future` ends.
 fn block<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {

@@ -1,14 +1,12 @@
 //! Semaphores and permits for code without `async`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Blocking, block, block_until, wait};
-use crate::error::{Error, LostReason};
+use super::{Blocking, run_under, wait};
+use crate::error::Error;
 use crate::lease::Lease;
 use crate::lock::kinds::SemaphoreKind;
-use crate::lock::{
-    Holder, Permit, PermitExpirableSemaphore, PermitId, SemaphoreHandle, release_after_run,
-};
+use crate::lock::{Holder, Permit, PermitExpirableSemaphore, PermitId, SemaphoreHandle};
 
 impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     /// As [`SemaphoreHandle::with_permits`](crate::SemaphoreHandle::with_permits).
@@ -65,10 +63,7 @@ impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
     /// As [`SemaphoreHandle::run`](crate::SemaphoreHandle::run): [`Error::Lost`] also when the permit was lost while the
     /// body ran.
     pub fn run<T>(&self, body: impl FnOnce(&Blocking<Permit>) -> T) -> Result<T, Error> {
-        let permit = self.acquire()?;
-        let value = body(&permit);
-        wait(release_after_run(permit.0.into_level()))?;
-        Ok(value)
+        run_under(self.acquire()?, body)
     }
 
     /// As [`SemaphoreHandle::available_permits`](crate::SemaphoreHandle::available_permits).
@@ -115,16 +110,6 @@ impl Blocking<PermitExpirableSemaphore> {
 }
 
 impl Blocking<Permit> {
-    /// As [`Permit::verify`](crate::Permit::verify).
-    pub fn verify(&self) -> Result<(), Error> {
-        wait(self.0.verify())
-    }
-
-    /// As [`Permit::extend`](crate::Permit::extend).
-    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
-        wait(self.0.extend(lease))
-    }
-
     /// As [`Permit::release`](crate::Permit::release).
     pub fn release(self) -> Result<(), Error> {
         wait(self.0.release())
@@ -133,15 +118,5 @@ impl Blocking<Permit> {
     /// As [`Permit::forget`](crate::Permit::forget).
     pub fn forget(self) -> Result<(), Error> {
         wait(self.0.forget())
-    }
-
-    /// Blocks until the permit is lost: [`Permit::lost`](crate::Permit::lost).
-    pub fn lost(&self) -> LostReason {
-        block(self.0.lost())
-    }
-
-    /// As [`lost`](Self::lost), for at most `limit`; `None` if the permit was not lost by then.
-    pub fn lost_within(&self, limit: Duration) -> Option<LostReason> {
-        block_until(self.0.lost(), Instant::now().checked_add(limit))
     }
 }

@@ -51,7 +51,6 @@ pub struct ClientBuilder {
     settings: Config,
 }
 
-/// What to connect to.
 #[derive(Clone)]
 enum Deployment {
     Url(String),

@@ -89,20 +89,13 @@ async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
         Err(failure) => return Err(why(config, failure).await),
     };
     let hello = Hello::of(&mut connection).await?;
-    if hello.is_in_cluster() {
-        if config.asks_server {
-            // The servers of a quorum must be independent.
-            return Err(unsupported("it is in cluster mode"));
-        }
-        if core.config.acks.is_some() {
-            check_wait(&mut connection, &hello).await?;
-        }
-        look_for_gaps(core, &mut connection, false).await?;
-        return join(core, &mut connection).await;
-    }
     check_server(core, &hello)?;
     if core.config.acks.is_some() {
         check_wait(&mut connection, &hello).await?;
+    }
+    if hello.is_in_cluster() {
+        look_for_gaps(core, &mut connection, false).await?;
+        return join(core, &mut connection).await;
     }
     if config.dialer.has_pool() {
         let limit = config.connect_timeout;
@@ -210,21 +203,25 @@ async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(),
 }
 
 fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
-    if core.backend.config().dialer.for_cluster {
-        return Err(unsupported("it is not in cluster mode"));
-    }
-    if hello.is_sentinel() {
-        return Err(unsupported("it is a sentinel, not the master it watches"));
-    }
-    if hello.is_replica() {
-        return Err(unsupported(
-            "it is a replica, locks are written to the master",
-        ));
-    }
-    if hello.is_older_than(OLDEST) {
-        return Err(unsupported("it is older than Redis 6.2"));
-    }
-    Ok(())
+    let config = core.backend.config();
+    let reason = if hello.is_in_cluster() {
+        if !config.asks_server {
+            return Ok(());
+        }
+        // The servers of a quorum must be independent.
+        "it is in cluster mode"
+    } else if config.dialer.for_cluster {
+        "it is not in cluster mode"
+    } else if hello.is_sentinel() {
+        "it is a sentinel, not the master it watches"
+    } else if hello.is_replica() {
+        "it is a replica, locks are written to the master"
+    } else if hello.is_older_than(OLDEST) {
+        "it is older than Redis 6.2"
+    } else {
+        return Ok(());
+    };
+    Err(unsupported(reason))
 }
 
 /// Fails if the server has no `WAIT`, as with some managed services. Does not wait.

@@ -235,13 +235,13 @@ impl Client {
         let given_back = futures_util::future::join_all(holds.iter().map(|hold| hold.ended()));
         let in_time = self.engine.within(timeout, given_back).await.is_some();
         let holds = core.holds();
-        let held = held(&holds);
+        let held = names(&holds, |hold| hold.phase() == Phase::Held);
         if !in_time {
             log(|| tracing::warn!("the client is shut down with holds left"));
         }
         core.close(LostReason::Shutdown);
         self.engine.joined().await;
-        let mut unreleased = unreleased(&holds);
+        let mut unreleased = names(&holds, has_no_answer);
         // Releases of attempts, which nobody held.
         let mut known: HashSet<_> = unreleased.iter().cloned().collect();
         let left = core.report.left().into_iter();
@@ -306,18 +306,11 @@ impl ShutdownReport {
     }
 }
 
-/// The names of `holds` that are still held.
-fn held(holds: &[Arc<Hold>]) -> Vec<String> {
-    names(holds, |hold| hold.phase() == Phase::Held)
-}
-
-/// The names of `holds` whose last release has no answer.
-fn unreleased(holds: &[Arc<Hold>]) -> Vec<String> {
-    names(holds, |hold| {
-        let outcome = hold.with(|state| state.outcome().cloned());
-        // A reply that the key is gone, or belongs to another client, counts as an answer.
-        !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
-    })
+/// Whether the last release of a hold has no answer.
+fn has_no_answer(hold: &Hold) -> bool {
+    let outcome = hold.with(|state| state.outcome().cloned());
+    // A reply that the key is gone, or belongs to another client, counts as an answer.
+    !matches!(outcome, Some(Ok(()))) && !matches!(outcome, Some(Err(error)) if error.is_lost())
 }
 
 fn names(holds: &[Arc<Hold>], which: impl Fn(&Hold) -> bool) -> Vec<String> {

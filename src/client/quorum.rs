@@ -341,25 +341,20 @@ impl QuorumBuilder {
             restart_delay,
             max_lease,
         } = self.settings;
-        if let Some(timeout) = node_timeout
-            && !(ms(1)..=ms(10_000)).contains(&timeout)
-        {
-            return Err(ConfigError::out_of_range("node_timeout", timeout, "1 ms to 10 s").into());
+        if let Some(timeout) = node_timeout {
+            let is_allowed = (ms(1)..=ms(10_000)).contains(&timeout);
+            ConfigError::check(is_allowed, "node_timeout", timeout, "1 ms to 10 s")?;
         }
         let settings = self.client.settings();
         if settings.acks.is_some() {
-            return Err(ConfigError::Conflict {
-                first: "acknowledged_by",
-                second: "a quorum",
-            }
-            .into());
+            let (first, second) = ("acknowledged_by", "a quorum");
+            return Err(ConfigError::Conflict { first, second }.into());
         }
         let longest = max_lease.unwrap_or(settings.watchdog_lease);
         let day = ms(24 * 3_600_000);
-        if !(settings.watchdog_lease..=day).contains(&longest) {
-            let allowed = "the watchdog's lease to 24 h";
-            return Err(ConfigError::out_of_range("max_lease", longest, allowed).into());
-        }
+        let is_allowed = (settings.watchdog_lease..=day).contains(&longest);
+        let allowed = "the watchdog's lease to 24 h";
+        ConfigError::check(is_allowed, "max_lease", longest, allowed)?;
         // Each server must grant each hold itself.
         settings.passes_on = false;
         // A default limits leases only for the sake of the default restart delay.

@@ -36,7 +36,6 @@ mod real {
         false
     }
 
-    /// A random id.
     pub(crate) fn uuid() -> Uuid {
         Uuid::new_v4()
     }

@@ -65,7 +65,6 @@ pub(crate) fn now() -> Option<u64> {
     Some(START.saturating_add_signed(nanos.saturating_add(drift)))
 }
 
-/// Connects to a server of the world.
 pub(crate) async fn connect(host: &str, port: u16) -> Option<io::Result<HostStream>> {
     let connect =
         WORLD.with_borrow(|world| world.as_ref().map(|(connect, _)| Arc::clone(connect)))?;
@@ -213,7 +212,9 @@ impl<F: Future> HostedTask<F> {
             future: Some(Box::pin(future)),
         }
     }
+}
 
+impl<F> HostedTask<F> {
     /// Runs `work` as this task.
     fn within<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let before = RUNNING.replace(self.origin.clone());
@@ -263,8 +264,6 @@ impl<F> Drop for HostedTask<F> {
             origin.group.tasks.lock().remove(&self.number);
         }
         // What it drops runs as this task, too.
-        let before = RUNNING.replace(self.origin.clone());
-        self.future = None;
-        RUNNING.set(before);
+        self.within(|task| task.future = None);
     }
 }

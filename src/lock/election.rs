@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::select;
 use parking_lot::Mutex;
 
-use super::guard::IsGuard;
+use super::guard::HasLevel;
 use super::inspect::Holder;
 use super::kinds::fenced::{self, FencedGuard, FencedLock};
 use super::object::{release_after_run, while_valid};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 
 use super::view::{HoldOf, HoldOfSeveral, HoldView};
 use crate::backend::Timers;
@@ -77,9 +77,7 @@ pub struct LockGuard {
 }
 
 enum LevelOf {
-    /// Of a hold of one lock.
     Single(SingleLevel),
-    /// Of a hold of several locks as one.
     Several(Box<dyn LevelOfSeveral>),
 }
 
@@ -94,13 +92,14 @@ macro_rules! each {
 }
 
 /// A level of a hold of several locks as one, as a guard sees it.
+#[async_trait]
 pub(super) trait LevelOfSeveral: Send + Sync {
     fn hold_count(&self) -> u32;
     fn timers(&self) -> Option<Timers>;
-    fn verify(&self) -> BoxFuture<'_, Result<(), Error>>;
-    fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>>;
-    fn reenter(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn LevelOfSeveral>, Error>>;
-    fn unlock(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+    async fn verify(&self) -> Result<(), Error>;
+    async fn extend(&self, lease: Duration) -> Result<(), Error>;
+    async fn reenter(&self, lease: Lease) -> Result<Box<dyn LevelOfSeveral>, Error>;
+    async fn unlock(self: Box<Self>) -> Result<(), Error>;
     fn may_detach(&self) -> Result<(), Error>;
     fn detach(&mut self) -> Result<(), Error>;
     fn leave_to_owner(self: Box<Self>);
@@ -118,11 +117,9 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
-        Self::of_single(SingleLevel::new(engine, entered))
-    }
-
-    fn of_single(level: SingleLevel) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, entered: HeldLevel) -> Self {
+        let engine = Arc::clone(engine);
+        let level = SingleLevel { engine, entered };
         Self {
             hold: level.view(),
             level: LevelOf::Single(level),
@@ -253,7 +250,7 @@ impl LockGuard {
         self.is_used();
         let lease = lease.into();
         let entered = match &self.level {
-            LevelOf::Single(single) => single.reenter(lease).await.map(Self::of_single),
+            LevelOf::Single(single) => single.enter_as(&single.entered.hold.kind, lease).await,
             LevelOf::Several(level) => level.reenter(lease).await.map(|level| Self {
                 hold: self.hold(),
                 level: LevelOf::Several(level),
@@ -286,7 +283,7 @@ impl LockGuard {
     /// Turns a level of a write hold into one of a read hold.
     pub(super) async fn downgraded(self) -> Result<Self, Error> {
         match self.level {
-            LevelOf::Single(single) => Ok(Self::of_single(single.downgraded().await?)),
+            LevelOf::Single(single) => single.downgraded().await,
             LevelOf::Several(_) => Ok(self),
         }
     }
@@ -379,7 +376,7 @@ impl LockGuard {
     /// Enters a hold of one lock again, as a lock of another kind of the same family.
     pub(super) async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
         match &self.level {
-            LevelOf::Single(single) => Ok(Self::of_single(single.enter_as(kind, lease).await?)),
+            LevelOf::Single(single) => single.enter_as(kind, lease).await,
             LevelOf::Several(_) => Err(Error::not_owner()),
         }
     }
@@ -400,7 +397,6 @@ impl LockGuard {
         }
     }
 
-    /// Whether the level could be detached now.
     pub(super) fn may_detach(&self) -> Result<(), Error> {
         each!(&self.level, level => level.may_detach()).map_err(|error| error.about(self.name()))
     }
@@ -411,7 +407,6 @@ impl LockGuard {
         each!(self.level, level => level.leave_to_owner());
     }
 
-    /// Whether the hold could be left to its lease now.
     pub(super) fn may_expire(&self) -> Result<(), Error> {
         each!(&self.level, level => level.may_expire()).map_err(|error| error.about(self.name()))
     }
@@ -424,10 +419,6 @@ struct SingleLevel {
 }
 
 impl SingleLevel {
-    fn new(engine: Arc<Engine>, entered: HeldLevel) -> Self {
-        Self { engine, entered }
-    }
-
     fn hold_count(&self) -> u32 {
         enter::levels(&self.engine.core, &self.entered.hold)
     }
@@ -443,7 +434,6 @@ impl SingleLevel {
         }
     }
 
-    /// Names this lock in the error.
     fn about(&self, error: Error) -> Error {
         error.about(self.entered.hold.kind.names().name())
     }
@@ -455,19 +445,15 @@ impl SingleLevel {
         enter::verify(core, &self.entered.hold).await
     }
 
-    async fn reenter(&self, lease: Lease) -> Result<Self, Error> {
-        self.enter_as(&self.entered.hold.kind, lease).await
-    }
-
     /// Enters the hold as a lock of this kind, which is of the same family.
-    async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<Self, Error> {
+    async fn enter_as(&self, kind: &Kind, lease: Lease) -> Result<LockGuard, Error> {
         let core = &self.engine.core;
         let HeldLevel { hold, owner, .. } = &self.entered;
         let request = request(core, kind.clone(), owner.clone(), lease, None)?;
         let entered = enter::enter(core, hold, &request).await?;
         // None would mean that the hold is over, and this level keeps it.
         let entered = entered.ok_or_else(Error::not_owner)?;
-        Ok(Self::new(Arc::clone(&self.engine), entered))
+        Ok(LockGuard::new(&self.engine, entered))
     }
 
     #[expect(
@@ -482,11 +468,11 @@ impl SingleLevel {
         }
     }
 
-    async fn downgraded(mut self) -> Result<Self, Error> {
+    async fn downgraded(mut self) -> Result<LockGuard, Error> {
         self.entered.open = false;
         let turned = enter::downgrade(&self.engine.core, &self.entered).await;
         let entered = turned.map_err(|error| self.about(error))?;
-        Ok(Self::new(Arc::clone(&self.engine), entered))
+        Ok(LockGuard::new(&self.engine, entered))
     }
 
     async fn extend(&self, lease: Duration) -> Result<(), Error> {
@@ -501,7 +487,6 @@ impl SingleLevel {
         enter::write(core, &self.entered.hold, &request, self.hold_count()).await
     }
 
-    /// Whether the level can be left to its owner now.
     fn may_detach(&self) -> Result<(), Error> {
         self.check()?;
         match &self.entered.owner {
@@ -536,7 +521,6 @@ impl SingleLevel {
         taken
     }
 
-    /// Whether the hold can be left to its lease now.
     fn may_expire(&self) -> Result<(), Error> {
         self.check()?;
         if self.entered.level != Level::Fixed {
@@ -630,12 +614,18 @@ impl From<GuardError> for Error {
     }
 }
 
-/// One level of a hold of some kind.
+/// A guard or permits: a level of a hold, with what the kind of lock adds to it.
 #[doc(hidden)]
-pub trait IsGuard: sealed::Sealed + Into<LockGuard> + Send + Sync + 'static {
+pub trait HasLevel: Send + Sync + 'static {
+    fn level(&self) -> &LockGuard;
+    fn into_level(self) -> LockGuard;
+}
+
+/// The guard of some kind of lock.
+#[doc(hidden)]
+pub trait IsGuard: sealed::Sealed + HasLevel + Into<LockGuard> {
     /// Fails when the level lacks what this guard promises.
     fn of(level: LockGuard) -> Result<Self, Error>;
-    fn level(&self) -> &LockGuard;
 }
 
 pub(super) mod sealed {
@@ -648,8 +638,14 @@ impl IsGuard for LockGuard {
     fn of(level: LockGuard) -> Result<Self, Error> {
         Ok(level)
     }
+}
 
+impl HasLevel for LockGuard {
     fn level(&self) -> &LockGuard {
+        self
+    }
+
+    fn into_level(self) -> LockGuard {
         self
     }
 }

@@ -265,7 +265,7 @@ impl<K: LockKind> Handle<K> {
     /// Dropping it drops the body and gives the lock back.
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T, Error> {
         let guard = self.lock().await?;
-        run_under(guard, IsGuard::level, Into::into, body).await
+        run_under(guard, body).await
     }
 
     /// As [`run`](Self::run), with [`try_lock`](Self::try_lock). `None` when the lock stayed busy.
@@ -283,13 +283,10 @@ impl<K: LockKind> Handle<K> {
         lease: impl Into<Lease>,
         body: impl AsyncFnOnce(&K::Guard) -> T,
     ) -> Result<Option<T>, Error> {
-        match self.try_lock(wait, lease).await? {
-            Some(guard) => {
-                let value = run_under(guard, IsGuard::level, Into::into, body).await;
-                value.map(Some)
-            }
-            None => Ok(None),
-        }
+        let Some(guard) = self.try_lock(wait, lease).await? else {
+            return Ok(None);
+        };
+        run_under(guard, body).await.map(Some)
     }
 
     /// Gives back the newest level that was [detached](LockGuard::detach) to the owner this handle acts for.
@@ -415,7 +412,6 @@ impl<K: LockKind> Lock for Handle<K> {
     }
 }
 
-/// As a lock of any kind.
 impl<K: LockKind> From<Handle<K>> for Arc<dyn Lock> {
     fn from(lock: Handle<K>) -> Self {
         Arc::new(lock)
@@ -459,7 +455,6 @@ impl LockOfClient {
         }
     }
 
-    /// A lock that acts for nobody.
     pub(super) fn ownerless(engine: &Arc<Engine>, kind: &Kind) -> Self {
         Self {
             engine: Arc::clone(engine),
@@ -487,7 +482,6 @@ impl LockOfClient {
         self.owner.clone().or_else(ambient)
     }
 
-    /// Takes the newest detached level from the owner.
     fn take_detached(&self) -> Result<HeldLevel, Error> {
         let kind = self.kind()?;
         let owner = self.acts_for().ok_or_else(Error::not_owner)?;
@@ -541,9 +535,7 @@ impl LockTarget for LockOfClient {
             Err(error) => ready(Err(error)).right_future(),
         };
         acquiring.map(|got| match got {
-            Ok(AcquireOutcome::In(entered)) => {
-                Ok(Some(LockGuard::new(Arc::clone(&self.engine), entered)))
-            }
+            Ok(AcquireOutcome::In(entered)) => Ok(Some(LockGuard::new(&self.engine, entered))),
             Ok(AcquireOutcome::Busy(_)) => Ok(None),
             Err(error) => Err(error.about(self.name())),
         })

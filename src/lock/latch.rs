@@ -9,8 +9,8 @@ use crate::engine::core::{Core, Mail};
 use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::names::{Family, Names};
+use crate::script::Reply;
 use crate::script::call::{LATCH_CHANGE, LATCH_COUNT_DOWN, LATCH_LOOK};
-use crate::script::{Call, Reply};
 
 /// Redisson counts in 32 bits.
 const MOST_COUNTS: i64 = i32::MAX as i64;
@@ -199,7 +199,6 @@ impl CountDownLatch {
         &self.engine.core
     }
 
-    /// Fails if the name cannot be used.
     fn names(&self) -> Result<&Arc<Names>, Error> {
         self.names.as_ref().map_err(|unusable| unusable.1.clone())
     }
@@ -235,6 +234,8 @@ impl CountDownLatch {
         let (core, names) = (self.core(), self.names()?);
         core.check_supported(true)?;
         let id = core.hold_id(core.number());
+        let call = LATCH_COUNT_DOWN.on(names).key(names.other(COUNTED));
+        let call = call.arg(&*id).wakes(names);
         let limit = core.config.command_timeout;
         let end = core.now() + core.config.unavailable_after.min(REPEATED_FOR).max(limit);
         let mut delays = core
@@ -249,7 +250,7 @@ impl CountDownLatch {
                 Ok(fleet) => fleet,
                 Err(error) => return Err(after_a_send(unclear, error)),
             };
-            let pending = Pending::start(&fleet, count_down(names, &id));
+            let pending = Pending::start(&fleet, call.clone());
             let failure = match pending.until(limit, end).await {
                 Ok(answer) => return self.done(answer.reply),
                 Err(failure) => failure,
@@ -295,11 +296,6 @@ fn after_a_send(unclear: Option<Failure>, error: Error) -> Error {
         (Some(failure), Error::Closed) => Error::from(failure).after_a_send(),
         (Some(_), error) => error.after_a_send(),
     }
-}
-
-fn count_down<'a>(names: &'a Names, id: &'a str) -> Call<'a> {
-    let call = LATCH_COUNT_DOWN.on(names).key(names.other(COUNTED));
-    call.arg(id).wakes(names)
 }
 
 fn not_done(reply: Reply) -> Error {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all, ready};
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -338,6 +338,7 @@ async fn acquire(
         end: wait.map(|wait| since + wait),
         hard_end: wait.map(|wait| since + wait.max(set.command_timeout()) + GRACE),
         clock,
+        timers: None,
         pauses: Pauses::new(),
         losses: 0,
         refused_at_first: 0,
@@ -349,10 +350,11 @@ struct AcquireAll<'a> {
     set: &'a Set,
     lease: Lease,
     clock: Clock,
-    /// When the wait is over.
     end: Option<Moment>,
     /// When it returns at the latest.
     hard_end: Option<Moment>,
+    /// Those of the first guard, once there is one.
+    timers: Option<Timers>,
     pauses: Pauses,
     losses: u32,
     refused_at_first: u32,
@@ -372,14 +374,13 @@ enum RoundFailure {
 impl AcquireAll<'_> {
     async fn run(&mut self) -> Result<Option<LockGuard>, Error> {
         let mut place = self.set.first;
-        let mut timers = None;
         loop {
-            let Some(guard) = self.wait_for(place, timers.as_ref()).await? else {
+            let Some(guard) = self.wait_for(place).await? else {
                 return Ok(None);
             };
-            timers = guard.timers();
+            self.timers = guard.timers();
             let since = self.clock.now();
-            let last = match self.take_rest(place, guard, timers.as_ref()).await {
+            let last = match self.take_rest(place, guard).await {
                 Ok(guards) => return Ok(Some(self.guard(guards))),
                 Err(RoundFailure::Failed(error)) => return Err(error),
                 Err(RoundFailure::Busy(busy)) => {
@@ -395,7 +396,7 @@ impl AcquireAll<'_> {
             let Some(pause) = self.pause_after(since, last.is_ok()) else {
                 return last;
             };
-            if let Some(timers) = &timers {
+            if let Some(timers) = &self.timers {
                 timers.sleep(pause).await;
             }
         }
@@ -437,11 +438,7 @@ impl AcquireAll<'_> {
     }
 
     /// Waits for one lock while it holds none.
-    async fn wait_for(
-        &self,
-        place: usize,
-        timers: Option<&Timers>,
-    ) -> Result<Option<LockGuard>, Error> {
+    async fn wait_for(&self, place: usize) -> Result<Option<LockGuard>, Error> {
         let lock = &self.set.locks[place];
         let Some(end) = self.end else {
             return match self.lease {
@@ -451,17 +448,13 @@ impl AcquireAll<'_> {
             .map(Some);
         };
         let waiting = lock.try_lock(self.clock.now().until(end), self.lease);
-        let waited = self.by_the_end(timers, waiting).await;
+        let waited = self.by_the_end(waiting).await;
         waited.unwrap_or_else(|| Err(silence_of(lock.name())))
     }
 
     /// The output of `future`, unless it is time to return. The first wait has no timers yet, and needs none.
-    async fn by_the_end<T>(
-        &self,
-        timers: Option<&Timers>,
-        future: impl Future<Output = T>,
-    ) -> Option<T> {
-        match (timers, self.hard_end) {
+    async fn by_the_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        match (&self.timers, self.hard_end) {
             (Some(timers), Some(end)) => timers.until(end, future).await,
             _ => Some(future.await),
         }
@@ -472,12 +465,12 @@ impl AcquireAll<'_> {
         &mut self,
         first: usize,
         guard: LockGuard,
-        timers: Option<&Timers>,
     ) -> Result<Vec<LockGuard>, RoundFailure> {
         let tray = Tray::new(first, guard);
         let limit = self.set.command_timeout() + 2 * GRACE;
+        let timers = self.timers.as_ref();
         let timer = timers.map(|timers| tray.taken_away_after(limit, timers));
-        let tried = self.try_rest(first, &tray, timers).await;
+        let tried = self.try_rest(first, &tray).await;
         drop(timer);
         let Some(mut got) = tray.take() else {
             return Err(RoundFailure::TakenAway);
@@ -492,7 +485,9 @@ impl AcquireAll<'_> {
             },
             Err(refused) => refused,
         };
-        self.give_back(got, timers).await;
+        let given_back = join_all(got.into_iter().map(|(_, guard)| guard.unlock()));
+        // The answers change nothing here, and the background finishes what is not answered in time.
+        self.by_the_end(given_back).await;
         Err(refused)
     }
 
@@ -507,12 +502,7 @@ impl AcquireAll<'_> {
     }
 
     /// One try for each other lock, all at the same time.
-    async fn try_rest(
-        &self,
-        first: usize,
-        tray: &Arc<Tray>,
-        timers: Option<&Timers>,
-    ) -> Result<(), RoundFailure> {
+    async fn try_rest(&self, first: usize, tray: &Tray) -> Result<(), RoundFailure> {
         let places = (1..self.set.locks.len()).map(|step| (first + step) % self.set.locks.len());
         let mut tries: FuturesUnordered<_> = places
             .clone()
@@ -521,15 +511,13 @@ impl AcquireAll<'_> {
                 (place, lock.try_lock(Duration::ZERO, self.lease).await)
             })
             .collect();
-        match self
-            .by_the_end(timers, collect_until_refused(&mut tries, tray))
-            .await
-        {
+        let collecting = collect_until_refused(&mut tries, tray);
+        match self.by_the_end(collecting).await {
             Some(None) => Ok(()),
             Some(Some(refused)) => {
                 let rest =
                     async { while collect_until_refused(&mut tries, tray).await.is_some() {} };
-                if let Some(timers) = timers {
+                if let Some(timers) = &self.timers {
                     timers.within(LATE_ANSWERS, rest).await;
                 }
                 Err(refused)
@@ -537,21 +525,10 @@ impl AcquireAll<'_> {
             None => {
                 let silent = places.clone().find(|place| !tray.has(*place));
                 let silent = silent.unwrap_or(first);
-                Err(RoundFailure::Passing(
-                    silent,
-                    silence_of(self.set.locks[silent].name()),
-                ))
+                let error = silence_of(self.set.locks[silent].name());
+                Err(RoundFailure::Passing(silent, error))
             }
         }
-    }
-
-    /// Gives back what a round got. The background finishes what is not answered in time.
-    async fn give_back(&self, got: Vec<(usize, LockGuard)>, timers: Option<&Timers>) {
-        let given_back: FuturesUnordered<_> =
-            got.into_iter().map(|(_, guard)| guard.unlock()).collect();
-        // The answers change nothing here.
-        self.by_the_end(timers, given_back.for_each(|_| ready(())))
-            .await;
     }
 }
 
@@ -596,7 +573,6 @@ impl Tray {
         drop(late);
     }
 
-    /// Whether it has the guard of this place.
     fn has(&self, place: usize) -> bool {
         let tray = self.0.lock();
         tray.iter().flatten().any(|(of, _)| *of == place)

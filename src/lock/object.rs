@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::guard::{IsGuard, LockGuard};
+use super::guard::{HasLevel, LockGuard};
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::names::Names;
@@ -287,7 +287,7 @@ pub trait LockExt: Lock {
 
 impl<L: Lock + ?Sized> LockExt for L {
     async fn run<T>(&self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, Error> {
-        run_under(self.lock().await?, IsGuard::level, Into::into, body).await
+        run_under(self.lock().await?, body).await
     }
 
     async fn try_run<T>(
@@ -296,13 +296,10 @@ impl<L: Lock + ?Sized> LockExt for L {
         lease: impl Into<Lease>,
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> Result<Option<T>, Error> {
-        match self.try_lock(wait, lease.into()).await? {
-            Some(guard) => {
-                let value = run_under(guard, IsGuard::level, Into::into, body).await;
-                value.map(Some)
-            }
-            None => Ok(None),
-        }
+        let Some(guard) = self.try_lock(wait, lease.into()).await? else {
+            return Ok(None);
+        };
+        run_under(guard, body).await.map(Some)
     }
 }
 
@@ -310,14 +307,12 @@ impl<L: Lock + ?Sized> LockExt for L {
 ///
 /// 1. The body is polled only while the hold is valid by the clock.
 /// 2. The hold counts as lost before the body ended if the clock or Redis shows that at the release.
-pub(super) async fn run_under<G, T>(
+pub(super) async fn run_under<G: HasLevel, T>(
     guard: G,
-    level: fn(&G) -> &LockGuard,
-    into_level: fn(G) -> LockGuard,
     body: impl AsyncFnOnce(&G) -> T,
 ) -> Result<T, Error> {
-    let value = while_valid(level(&guard), body(&guard)).await?;
-    release_after_run(into_level(guard)).await?;
+    let value = while_valid(guard.level(), body(&guard)).await?;
+    release_after_run(guard.into_level()).await?;
     Ok(value)
 }
 

@@ -157,18 +157,21 @@ impl Owner {
     }
 }
 
+pub(super) fn warn_of_detached(levels: usize) {
+    if levels > 0 {
+        log(move || {
+            tracing::warn!(
+                levels,
+                "an owner ended with detached levels; they are given back"
+            );
+        });
+    }
+}
+
 impl Drop for Owner {
     fn drop(&mut self) {
         let detached = self.state.end();
-        if !detached.is_empty() {
-            let levels = detached.len();
-            log(move || {
-                tracing::warn!(
-                    levels,
-                    "an owner ended with detached levels; they are given back"
-                );
-            });
-        }
+        warn_of_detached(detached.len());
         for entered in detached {
             release::drop_level(&self.engine.core, &entered);
         }

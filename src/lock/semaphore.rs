@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::command::{ask, tell};
-use super::guard::LockGuard;
+use super::guard::{HasLevel, LockGuard};
 use super::handle::{LockOfClient, LockTarget};
 use super::inspect::{Holder, InspectTarget, holders_of_permits};
 use super::kinds::permits::{self, MOST_AT_ONCE, PermitId, Permits, Records};
@@ -55,8 +55,8 @@ const MOST_PERMITS: i64 = i32::MAX as i64;
 /// ```
 pub struct SemaphoreHandle<K: SemaphoreKind> {
     target: LockOfClient,
-    /// 0 if somebody else sets the number of permits, and the one that cannot be used.
-    initial: i64,
+    /// None if somebody else sets the number of permits.
+    initial: Option<u32>,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -114,7 +114,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
         let any = Permits::new(Records::of_kind::<K>(), 1, 0);
         Self {
             target: LockOfClient::new(engine, name, None, |config, name| any.kind(config, name)),
-            initial: 0,
+            initial: None,
             kind: PhantomData,
         }
     }
@@ -130,8 +130,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     /// that is there. A number out of range is an error of the first use.
     #[must_use]
     pub fn with_permits(self, permits: u32) -> Self {
-        // 0 would mean that somebody else sets it.
-        let initial = if permits == 0 { -1 } else { permits.into() };
+        let initial = Some(permits);
         Self { initial, ..self }
     }
 
@@ -242,7 +241,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     /// Dropping it drops the body and gives the permit back.
     pub async fn run<T>(&self, body: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
         let permit = self.acquire().await?;
-        run_under(permit, |permit| &permit.level, |permit| permit.level, body).await
+        run_under(permit, body).await
     }
 
     /// How many permits are free; those whose lease has ended count as free. Negative when there are fewer than taken. Asks
@@ -275,8 +274,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.about(Error::check_count(permits.into(), 0..=MOST_PERMITS))?;
-        let changed = self.change("first", permits.into()).await?;
-        Ok(changed)
+        self.change("first", permits.into()).await
     }
 
     /// Adds permits, or takes them away with a negative number; what is taken already stays taken.
@@ -326,16 +324,12 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     /// The lock to acquire for so many permits.
     fn request(&self, count: u32) -> Result<(LockOfClient, Permits), Error> {
         let kind = self.target.kind()?;
-        if self.initial != 0 {
-            Error::check_count(self.initial.max(0), 1..=MOST_PERMITS)?;
+        if let Some(initial) = self.initial {
+            Error::check_count(initial.into(), 1..=MOST_PERMITS)?;
         }
-        let most = match self.initial {
-            0 => MOST_AT_ONCE.into(),
-            initial => initial.min(MOST_AT_ONCE.into()),
-        };
-        Error::check_count(count.into(), 1..=most)?;
-        let initial = u32::try_from(self.initial).unwrap_or(0);
-        let request = Permits::new(Records::of_kind::<K>(), count, initial);
+        let most = self.initial.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE);
+        Error::check_count(count.into(), 1..=most.into())?;
+        let request = Permits::new(Records::of_kind::<K>(), count, self.initial.unwrap_or(0));
         let commands = KindCommands::OfOne(Arc::new(request.clone()));
         let target = self.target.of_kind(Kind {
             commands,
@@ -511,6 +505,16 @@ pub struct Permit {
     ids: Box<[PermitId]>,
 }
 
+impl HasLevel for Permit {
+    fn level(&self) -> &LockGuard {
+        &self.level
+    }
+
+    fn into_level(self) -> LockGuard {
+        self.level
+    }
+}
+
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Permit")
@@ -522,11 +526,6 @@ impl std::fmt::Debug for Permit {
 }
 
 impl Permit {
-    #[cfg(feature = "blocking")]
-    pub(crate) fn into_level(self) -> LockGuard {
-        self.level
-    }
-
     fn of<K: SemaphoreKind>(level: LockGuard, target: LockOfClient, request: Permits) -> Self {
         let hold_id = level.hold_id().filter(|_| K::RECORDED);
         let ids = hold_id.map(|id| permits::ids(id, request.count).collect());

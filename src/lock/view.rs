@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, pending};
+use async_trait::async_trait;
+use futures_util::future::pending;
 
 use super::several::ChildState;
 use crate::clock::Clock;
@@ -158,10 +159,11 @@ impl HoldView {
 }
 
 /// A hold of several locks as one, as a view sees it.
+#[async_trait]
 pub(super) trait HoldOfSeveral: Send + Sync {
     fn name(&self) -> &str;
     fn token(&self) -> Option<FencingToken>;
     fn state(&self) -> ChildState;
     fn check(&self) -> Result<(), Error>;
-    fn ended(&self) -> BoxFuture<'_, Ended>;
+    async fn ended(&self) -> Ended;
 }

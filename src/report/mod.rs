@@ -15,7 +15,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 pub(crate) use self::metrics::{CommandTimer, LockMetrics, Metrics, Waits};
@@ -101,18 +101,16 @@ impl OnLost {
     fn start(self) -> std::io::Result<SyncSender<LostHold>> {
         let (queue, losses) = sync_channel(MOST_WAITING);
         let thread = std::thread::Builder::new().name("watchlock-lost".into());
-        thread.spawn(move || self.report_all(&losses))?;
-        Ok(queue)
-    }
-
-    fn report_all(&self, losses: &Receiver<LostHold>) {
-        forward();
-        for lost in losses {
-            let reported = catch_unwind(AssertUnwindSafe(|| (self.0)(&lost)));
-            if reported.is_err() {
-                log(move || tracing::error!(name = lost.name, "on_lost panicked"));
+        thread.spawn(move || {
+            forward();
+            for lost in losses {
+                let reported = catch_unwind(AssertUnwindSafe(|| (self.0)(&lost)));
+                if reported.is_err() {
+                    log(move || tracing::error!(name = lost.name, "on_lost panicked"));
+                }
             }
-        }
+        })?;
+        Ok(queue)
     }
 }
 

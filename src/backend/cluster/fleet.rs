@@ -32,6 +32,7 @@ use crate::backend::command::{
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::Failure;
 use crate::backend::timers::Timers;
+use crate::clock::Moment;
 use crate::config::Publish;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
@@ -116,11 +117,16 @@ impl Message for Question {
         if let Some(answer) = self.answer.take() {
             let _ = answer.send(value);
         }
-        Ok(TimedReply {
-            reply: Reply::Other,
-            sent_at,
-            server_age: None,
-        })
+        Ok(read_elsewhere(sent_at))
+    }
+}
+
+/// What a message is answered with whose answer goes another way.
+fn read_elsewhere(sent_at: Moment) -> TimedReply {
+    TimedReply {
+        reply: Reply::Other,
+        sent_at,
+        server_age: None,
     }
 }
 
@@ -189,9 +195,7 @@ impl Pending {
     pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
         let route = match fleet.route(call.target()) {
             Ok(route) => route,
-            Err(failure) => {
-                return Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()));
-            }
+            Err(failure) => return Self::unsent(fleet, failure),
         };
         let lane = Arc::clone(&route.lane);
         let timer = fleet.config.metrics.command(call.name());
@@ -218,9 +222,7 @@ impl Pending {
     ) -> Self {
         let lane = match fleet.route(target) {
             Ok(route) => route.lane,
-            Err(failure) => {
-                return Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()));
-            }
+            Err(failure) => return Self::unsent(fleet, failure),
         };
         let on = Arc::clone(&lane);
         let timer = fleet.config.metrics.command("batch");
@@ -230,17 +232,11 @@ impl Pending {
             timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);
-            Ok(TimedReply {
-                reply: Reply::Other,
-                sent_at,
-                server_age: None,
-            })
+            Ok(read_elsewhere(sent_at))
         };
         Self::queued(sending.boxed(), lane, Turn::Hold, false)
     }
-}
 
-impl Pending {
     /// Starts a question that changes nothing. When the result says that it was answered, `answer` has what the server said.
     /// Where channels belong to slots, `sharded` is sent instead.
     pub(crate) fn ask(
@@ -253,19 +249,21 @@ impl Pending {
             words: [call.encode(), sharded.encode()],
             answer: Some(answer),
         };
-        match fleet.route(call.target()) {
-            Ok(route) => {
-                let lane = Arc::clone(&route.lane);
-                let timer = fleet.config.metrics.command(call.name());
-                let sending = send(Arc::clone(fleet), route, question, timer);
-                Self::queued(sending.boxed(), lane, call.turn(), false)
-            }
-            Err(failure) => Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home())),
-        }
+        let route = match fleet.route(call.target()) {
+            Ok(route) => route,
+            Err(failure) => return Self::unsent(fleet, failure),
+        };
+        let lane = Arc::clone(&route.lane);
+        let timer = fleet.config.metrics.command(call.name());
+        let sending = send(Arc::clone(fleet), route, question, timer);
+        Self::queued(sending.boxed(), lane, call.turn(), false)
+    }
+
+    fn unsent(fleet: &Fleet, failure: Failure) -> Self {
+        Self::of(ready(Err(failure)).boxed(), Arc::clone(fleet.home()))
     }
 }
 
-/// The lanes of one runtime.
 pub(crate) struct Fleet {
     home: LaneRoute,
     runtime: Handle,
@@ -347,7 +345,6 @@ impl Fleet {
         self.config.acks.is_some()
     }
 
-    /// All lanes that are in use.
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
         if !self.cluster.is_joined() {
             return vec![Arc::clone(self.home())];
@@ -357,7 +354,6 @@ impl Fleet {
         routes.map(|(_, route)| Arc::clone(&route.lane)).collect()
     }
 
-    /// Whether any lane has a connection.
     pub(crate) fn is_connected(&self) -> bool {
         let mut connected = self.lanes().into_iter().filter_map(|lane| lane.connected());
         connected.any(|connected| !connected.connection.has_ended())
@@ -376,7 +372,6 @@ impl Fleet {
         lanes
     }
 
-    /// Whether nothing was received on any lane for `span`.
     pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
         self.lanes().iter().all(|lane| lane.is_silent_for(span))
     }
@@ -467,31 +462,26 @@ impl Backend {
     /// if the client is closed.
     pub(crate) fn callers_fleet(&self) -> Result<Arc<Fleet>, Error> {
         let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
-        if let Some(fleet) = self.fleet_of(runtime.id())? {
+        let known = |fleets: &Fleets| {
+            let is_live = |(id, fleet): &&(Id, Arc<Fleet>)| *id == runtime.id() && !fleet.is_over();
+            let live = fleets.iter().find(is_live);
+            live.map(|(_, fleet)| Arc::clone(fleet))
+        };
+        let fleet = self.fleets.lock().as_ref().map(known);
+        if let Some(fleet) = fleet.ok_or(Error::Closed)? {
             return Ok(fleet);
         }
         if !drives_connections(runtime.id()) {
             return Err(ConfigError::NoRuntime.into());
         }
-        self.open_fleet(&runtime)
-    }
-
-    fn fleet_of(&self, id: Id) -> Result<Option<Arc<Fleet>>, Error> {
-        let fleets = self.fleets.lock();
-        let mut fleets = fleets.as_ref().ok_or(Error::Closed)?.iter();
-        let fleet = fleets.find(|(known, fleet)| *known == id && !fleet.is_over());
-        Ok(fleet.map(|(_, fleet)| Arc::clone(fleet)))
-    }
-
-    fn open_fleet(&self, runtime: &Handle) -> Result<Arc<Fleet>, Error> {
         let mut fleets = self.fleets.lock();
         let fleets = fleets.as_mut().ok_or(Error::Closed)?;
-        fleets.retain(|(_, fleet)| !fleet.is_over());
         // Another thread may have been quicker.
-        if let Some((_, fleet)) = fleets.iter().find(|(known, _)| *known == runtime.id()) {
-            return Ok(Arc::clone(fleet));
+        if let Some(fleet) = known(fleets) {
+            return Ok(fleet);
         }
-        let fleet = Fleet::open(self.config.clone(), Arc::clone(&self.cluster), runtime);
+        fleets.retain(|(_, fleet)| !fleet.is_over());
+        let fleet = Fleet::open(self.config.clone(), Arc::clone(&self.cluster), &runtime);
         if fleet.is_over() {
             // The runtime is shutting down, and accepts no tasks.
             return Err(ConfigError::NoRuntime.into());
@@ -500,13 +490,10 @@ impl Backend {
         Ok(fleet)
     }
 
-    /// Whether any lane of any fleet has a connection.
     pub(crate) fn is_connected(&self) -> bool {
         let fleets = self.fleets.lock();
-        fleets
-            .iter()
-            .flatten()
-            .any(|(_, fleet)| fleet.is_connected())
+        let mut fleets = fleets.iter().flatten();
+        fleets.any(|(_, fleet)| fleet.is_connected())
     }
 
     /// Asks over each connection to the one server whether that is still a master.

@@ -62,13 +62,11 @@ impl Cluster {
         }
     }
 
-    /// Whether there is a cluster.
     pub(crate) fn is_joined(&self) -> bool {
         // Acquire: a thread that sees it also sees the first map.
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Resolves when there is a cluster.
     pub(crate) async fn joined(&self) {
         let mut joined = std::pin::pin!(self.join.notified());
         joined.as_mut().enable();
@@ -169,12 +167,10 @@ impl Cluster {
         self.doubted.notify_one();
     }
 
-    /// Resolves when the map is in doubt.
     pub(crate) async fn doubted(&self) {
         self.doubted.notified().await;
     }
 
-    /// The slots that moved since the last call.
     pub(crate) fn take_moved(&self) -> BTreeSet<Slot> {
         std::mem::take(&mut *self.moved.lock())
     }

@@ -39,7 +39,7 @@ pub(crate) fn check_tls(_: &Tls) -> Result<(), ConfigError> {
 /// redis-rs' default is 50.
 const QUEUE: usize = 1024;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Endpoint {
     pub(crate) host: Box<str>,
     pub(crate) port: u16,
@@ -51,6 +51,10 @@ impl Endpoint {
         Self { host, port }
     }
 }
+
+trait ServerStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ServerStream for S {}
 
 /// How to connect to a server: its endpoint, user, database and encryption.
 #[derive(Clone)]
@@ -103,7 +107,7 @@ impl Address {
     }
 
     /// Another server, with the same user, database and encryption.
-    pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, ConfigError> {
+    pub(super) fn at(&self, host: &str, port: u16) -> Self {
         let info = self.client.get_connection_info().clone();
         let host = host.to_owned();
         let there = match info.addr().clone() {
@@ -119,13 +123,20 @@ impl Address {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let mut address = self.clone();
-        address.client = opened(info.set_addr(there))?;
-        Ok(address)
+        self.reopened(info.set_addr(there))
     }
 
-    /// The same server with other credentials.
-    pub(super) fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
+    /// The same kind of address, with other settings.
+    fn reopened(&self, info: ConnectionInfo) -> Self {
+        let mut address = self.clone();
+        // Opening depends on the kind of address only, so it cannot fail here.
+        if let Ok(client) = redis::Client::open(info) {
+            address.client = client;
+        }
+        address
+    }
+
+    fn with(&self, secrets: &Secrets) -> Result<Self, ConfigError> {
         let info = self.client.get_connection_info().clone();
         let mut settings = info.redis_settings().clone();
         if let Some(user) = &secrets.user {
@@ -134,12 +145,12 @@ impl Address {
         if let Some(password) = &secrets.password {
             settings = settings.set_password(password);
         }
-        let mut address = self.clone();
+        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "there is no TLS"))]
+        let mut address = self.reopened(info.set_redis_settings(settings));
         #[cfg(feature = "tls")]
         if let Some(tls) = &secrets.tls {
-            address.tls = tls::connector(info.addr(), tls)?;
+            address.tls = tls::connector(address.client.get_connection_info().addr(), tls)?;
         }
-        address.client = opened(info.set_redis_settings(settings))?;
         Ok(address)
     }
 
@@ -154,62 +165,58 @@ impl Address {
     }
 
     /// A connection for commands.
-    pub(super) async fn multiplexed(&self) -> RedisResult<Connection> {
+    pub(super) async fn multiplexed(&self) -> Result<Connection, Failure> {
         let config = without_timers().set_pipeline_buffer_size(QUEUE);
-        self.connect_with(config).await
+        self.connect_with(config).await.map_err(Failure::connecting)
     }
 
     /// A connection that passes push messages on to `pushes`.
     pub(super) async fn pushing(
         &self,
         pushes: UnboundedSender<PushInfo>,
-    ) -> RedisResult<Connection> {
+    ) -> Result<Connection, Failure> {
         let config = without_timers().set_push_sender(pushes);
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
-        let mut address = self.clone();
-        address.client = redis::Client::open(info.set_redis_settings(settings))?;
-        address.connect_with(config).await
+        let address = self.reopened(info.set_redis_settings(settings));
+        let connected = address.connect_with(config).await;
+        connected.map_err(Failure::connecting)
     }
 
     async fn connect_with(&self, config: AsyncConnectionConfig) -> RedisResult<Connection> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            let stream = Box::pin(tls::connect(tls, self.client.get_connection_info())).await?;
-            return Box::pin(self.driven(stream, config)).await;
-        }
-        let info = self.client.get_connection_info();
-        match info.addr() {
-            ConnectionAddr::Tcp(host, port) if !self.given => {
-                let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
-                self.driven(stream, config).await
-            }
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) if !self.given => {
-                self.driven(UnixStream::connect(path).await?, config).await
-            }
-            _ => {
-                let connecting = self
-                    .client
-                    .get_multiplexed_async_connection_with_config(&config);
-                connecting.await.map(Connection::of)
-            }
-        }
-    }
-
-    /// A connection over `stream` that is driven here.
-    async fn driven(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        config: AsyncConnectionConfig,
-    ) -> RedisResult<Connection> {
+        let Some(stream) = self.stream().await? else {
+            let client = &self.client;
+            let connecting = client.get_multiplexed_async_connection_with_config(&config);
+            return connecting.await.map(Connection::of);
+        };
         let settings = self.client.get_connection_info().redis_settings();
         let passed = Arc::default();
         let stream = WatchedStream::new(stream, &passed);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(settings, stream, config).await?;
         Ok(Connection::driven(connection, driver, passed))
+    }
+
+    /// A socket to the server; none where redis-rs opens it, because only redis-rs knows all settings.
+    async fn stream(&self) -> RedisResult<Option<Box<dyn ServerStream>>> {
+        let info = self.client.get_connection_info();
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let stream = Box::pin(tls::connect(tls, info)).await?;
+            return Ok(Some(Box::new(stream)));
+        }
+        Ok(match info.addr() {
+            ConnectionAddr::Tcp(host, port) if !self.given => {
+                let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
+                Some(Box::new(stream))
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) if !self.given => {
+                Some(Box::new(UnixStream::connect(path).await?))
+            }
+            _ => None,
+        })
     }
 
     /// Whether what listens at this plain address answers a TLS greeting.
@@ -228,33 +235,25 @@ impl Address {
     }
 
     /// A connection for subscriptions.
-    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            let info = self.client.get_connection_info();
-            let stream = Box::pin(tls::connect(tls, info)).await?;
-            return Box::pin(PubSub::new(info.redis_settings(), stream)).await;
-        }
-        let info = self.client.get_connection_info();
-        match info.addr() {
-            ConnectionAddr::Tcp(host, port) if !self.given => {
-                let stream = socket::tcp(host, *port, info.tcp_settings()).await?;
-                PubSub::new(info.redis_settings(), stream).await
+    pub(super) async fn pubsub(&self) -> Result<PubSub, Failure> {
+        let connecting = async {
+            let settings = self.client.get_connection_info().redis_settings();
+            match self.stream().await? {
+                Some(stream) => PubSub::new(settings, stream).await,
+                None => self.client.get_async_pubsub().await,
             }
-            _ => self.client.get_async_pubsub().await,
-        }
+        };
+        connecting.await.map_err(Failure::connecting)
     }
 
     /// The same server, with settings under which redis-rs reads the first answer. Otherwise it ignores that answer, and
     /// with it the reason why the server refuses.
-    pub(super) fn asked_first(&self) -> Option<Self> {
+    pub(super) fn asked_first(&self) -> Self {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP3).set_db(0);
         let settings = settings.set_skip_set_lib_name();
-        let mut address = self.clone();
-        address.client = redis::Client::open(info.set_redis_settings(settings)).ok()?;
-        Some(address)
+        self.reopened(info.set_redis_settings(settings))
     }
 
     #[cfg(test)]
@@ -278,14 +277,7 @@ fn without_timers() -> AsyncConnectionConfig {
 }
 
 fn opened(info: ConnectionInfo) -> Result<redis::Client, ConfigError> {
-    let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    redis::Client::open(tuned(info)).map_err(|_| {
-        if encrypted {
-            ConfigError::TlsDisabled
-        } else {
-            ConfigError::InvalidUrl
-        }
-    })
+    redis::Client::open(tuned(info)).map_err(|_| ConfigError::InvalidUrl)
 }
 
 /// Whether a `/`, `?` or `#` before the `@` ends the host too early: what was meant as a user would be connected to.

@@ -69,7 +69,6 @@ impl ClusterNode {
         &self.endpoint.host
     }
 
-    /// How releases are published there.
     pub(crate) fn publish(&self) -> Publish {
         // Relaxed: a connection is handed out after its greeting.
         let known = if self.sharded.load(Ordering::Relaxed) {

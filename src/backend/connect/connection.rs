@@ -134,7 +134,10 @@ impl Connection {
     /// When it was last read, by the system's clock, and how often somebody tried to write to it; none if redis-rs drives
     /// it.
     pub(crate) fn traffic(&self) -> Option<(Moment, u64)> {
-        self.driven.as_ref().map(|driven| driven.passed.by_now())
+        let passed = &self.driven.as_ref()?.passed;
+        // Relaxed: numbers that stand for themselves.
+        let read_at = Moment::from_nanos(passed.read_at.load(Ordering::Relaxed));
+        Some((read_at, passed.asked.load(Ordering::Relaxed)))
     }
 
     /// Writes queued commands and reads the replies that have arrived.
@@ -165,14 +168,6 @@ impl DerefMut for Connection {
 pub(super) struct Passed {
     read_at: AtomicU64,
     asked: AtomicU64,
-}
-
-impl Passed {
-    fn by_now(&self) -> (Moment, u64) {
-        // Relaxed: numbers that stand for themselves.
-        let read_at = Moment::from_nanos(self.read_at.load(Ordering::Relaxed));
-        (read_at, self.asked.load(Ordering::Relaxed))
-    }
 }
 
 /// A stream that notes what passes.

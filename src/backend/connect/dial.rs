@@ -51,7 +51,6 @@ pub(crate) struct Dialer {
     /// Asked for credentials for each connection.
     secrets: Option<Provider>,
     pool: Option<Pool>,
-    /// Whether a panic was logged.
     panicked: AtomicBool,
 }
 
@@ -173,10 +172,7 @@ impl Dialer {
 
     /// Connects in the same way to another host.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        let address = self.address.at(host, port);
-        // Opening depends on the kind of address only, so it cannot fail here.
-        let address = address.unwrap_or_else(|_| self.address.clone());
-        Self::new(address, None).identified_by(self.secrets.clone())
+        Self::new(self.address.at(host, port), None).identified_by(self.secrets.clone())
     }
 
     pub(crate) fn identified_by(self, secrets: Option<Provider>) -> Self {
@@ -187,19 +183,16 @@ impl Dialer {
         self.now().host()
     }
 
-    /// The address that is used now.
     fn now(&self) -> &Address {
         // Relaxed: the number stands for itself.
         let answered = self.answered.load(Ordering::Relaxed).checked_sub(1);
         answered.map_or(&self.address, |seed| &self.seeds[seed])
     }
 
-    /// Whether commands go through a pool that the application made.
     pub(crate) fn has_pool(&self) -> bool {
         self.pool.is_some()
     }
 
-    /// The sentinels that say where the master is, if any do.
     pub(crate) fn sentinels(&self) -> Option<&Sentinels> {
         self.followed.as_ref().map(|followed| &followed.sentinels)
     }
@@ -252,7 +245,6 @@ impl Dialer {
         let _asking = followed.asking();
         let endpoint = followed.sentinels.master(timers, limit).await?;
         let address = self.address.at(&endpoint.host, endpoint.port);
-        let address = address.map_err(|_| Failure::no_connection())?;
         followed.led_to(endpoint);
         address.identified(self.secrets.as_ref())
     }
@@ -287,8 +279,7 @@ impl Dialer {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
             let address = address.identified(self.secrets.as_ref())?;
-            let connected = address.multiplexed().await;
-            let mut connection = connected.map_err(Failure::connecting)?;
+            let mut connection = address.multiplexed().await?;
             // A frozen server accepts connections, but does not answer. A node that was reset answers, but knows no slots.
             let hello = Hello::of(&mut connection).await;
             let in_cluster = hello.map_err(Failure::greeting)?.is_in_cluster();
@@ -339,8 +330,7 @@ impl Dialer {
             return self.to_any().await;
         }
         let address = self.whereto(timers, timeout).await?;
-        let connected = address.multiplexed().await;
-        let mut connection = connected.map_err(Failure::connecting)?;
+        let mut connection = address.multiplexed().await?;
         if self.followed.is_some() {
             check_master(&mut connection).await?;
         }
@@ -353,24 +343,17 @@ impl Dialer {
         timers: &Timers,
         timeout: Duration,
     ) -> Result<Connection, Failure> {
-        let connecting = async {
-            let connected = self.whereto(timers, timeout).await?.multiplexed().await;
-            connected.map_err(Failure::connecting)
-        };
+        let connecting = async { self.whereto(timers, timeout).await?.multiplexed().await };
         self.within(timers, timeout, connecting).await
     }
 
-    /// A new connection for subscriptions.
     pub(crate) async fn subscribe(
         &self,
         timers: &Timers,
         timeout: Duration,
     ) -> Result<PubSub, Failure> {
         let connecting = self.in_term(|| {
-            let connecting = async {
-                let connected = self.whereto(timers, timeout).await?.pubsub().await;
-                connected.map_err(Failure::connecting)
-            };
+            let connecting = async { self.whereto(timers, timeout).await?.pubsub().await };
             connecting.boxed()
         });
         let (connection, _term) = self.within(timers, timeout, connecting).await?;
@@ -386,8 +369,7 @@ impl Dialer {
     ) -> Result<Connection, Failure> {
         let connecting = async {
             let address = self.address.identified(self.secrets.as_ref())?;
-            let connected = address.pushing(pushes).await;
-            connected.map_err(Failure::connecting)
+            address.pushing(pushes).await
         };
         self.within(timers, timeout, connecting).await
     }
@@ -396,11 +378,7 @@ impl Dialer {
     pub(crate) async fn refusal(&self, timers: &Timers, timeout: Duration) -> Option<Failure> {
         let asking = async {
             let address = self.whereto(timers, timeout).await?;
-            let Some(address) = address.asked_first() else {
-                return Ok(());
-            };
-            let connected = address.multiplexed().await;
-            connected.map(drop).map_err(Failure::connecting)
+            address.asked_first().multiplexed().await.map(drop)
         };
         timers.within(self.limit(timeout), asking).await?.err()
     }
@@ -408,13 +386,11 @@ impl Dialer {
     /// Whether the server expects TLS, and the address asks for none.
     pub(crate) async fn lacks_tls(&self, timers: &Timers, timeout: Duration) -> bool {
         let asking = async {
-            match self.whereto(timers, timeout).await {
-                Ok(address) => address.speaks_tls().await,
-                Err(_) => false,
-            }
+            let address = self.whereto(timers, timeout).await.ok()?;
+            Some(address.speaks_tls().await)
         };
         let asked = timers.within(self.limit(timeout), asking).await;
-        asked.unwrap_or(false)
+        asked.flatten().unwrap_or(false)
     }
 
     /// The longest time that an attempt takes: `timeout`, and as long before it for the question to the sentinels.
@@ -422,7 +398,6 @@ impl Dialer {
         timeout * (1 + u32::from(self.followed.is_some()))
     }
 
-    /// Limits an attempt.
     async fn within<T>(
         &self,
         timers: &Timers,

@@ -76,7 +76,6 @@ impl Hello {
     }
 }
 
-/// Fails unless the server reports that it is a master.
 pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
     let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
     let about = hello.and_then(Value::extract_error);
@@ -92,17 +91,9 @@ pub(super) async fn check_master(connection: &mut MultiplexedConnection) -> Resu
 /// The text of a field in a reply: a map, or a flat list of names and values.
 pub(super) fn field(about: &Value, name: &str) -> Option<String> {
     let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    match about {
-        Value::Map(pairs) => pairs
-            .iter()
-            .find(|(key, _)| text(key).as_deref() == Some(name))
-            .and_then(|(_, value)| text(value)),
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .find(|pair| text(&pair[0]).as_deref() == Some(name))
-            .and_then(|pair| text(&pair[1])),
-        _ => None,
-    }
+    let mut fields = about.as_map_iter()?;
+    let (_, value) = fields.find(|(key, _)| text(key).as_deref() == Some(name))?;
+    text(value)
 }
 
 /// The reply to `INFO server`.
@@ -112,7 +103,6 @@ pub(crate) struct ServerInfo {
     pub(crate) run_id: Arc<str>,
     /// When it started, by its own uptime: exact to a second.
     pub(crate) up_since: Moment,
-    /// How long it took to answer.
     pub(crate) round_trip: Duration,
 }
 

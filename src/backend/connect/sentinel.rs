@@ -7,6 +7,7 @@
 //! 4. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
 //!    learns of the service later.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -41,13 +42,8 @@ impl Sentinels {
     ) -> Result<Self, ConfigError> {
         let addresses = urls.iter().map(|url| Address::from_url(url));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        if addresses.is_empty() {
-            return Err(ConfigError::out_of_range(
-                "sentinel",
-                "no address",
-                "at least one",
-            ));
-        }
+        let is_allowed = !addresses.is_empty();
+        ConfigError::check(is_allowed, "sentinel", "no address", "at least one")?;
         Ok(Self {
             addresses,
             service: service.into(),
@@ -90,20 +86,21 @@ impl Sentinels {
             question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
             question.arg(&*self.service);
             question.cmd("SENTINEL").arg("MASTER").arg(&*self.service);
-            connection.send_packed_commands(&question, 0, 2).await
+            let answers = connection.send_packed_commands(&question, 0, 2).await;
+            answers.map_err(Failure::connecting)
         };
         let answers = timers.within(limit, asking).await;
         let answers = answers.ok_or_else(|| {
             let text = format!("no answer of a sentinel within connect_timeout ({limit:?})");
             Failure::of(Class::Unreached, text)
         })?;
-        answer(answers.map_err(Failure::connecting)?)
+        answer(answers?)
     }
 
     /// Subscribes to announcements of a new master at the sentinel `index`.
     pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
         let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
-        let mut subscribed = sentinel.pubsub().await.map_err(Failure::connecting)?;
+        let mut subscribed = sentinel.pubsub().await?;
         let subscribing = subscribed.subscribe(SWITCHES).await;
         subscribing.map_err(Failure::connecting)?;
         Ok(subscribed)
@@ -138,20 +135,14 @@ fn epoch(about: &Value) -> Option<u64> {
     field(about, "config-epoch")?.parse().ok()
 }
 
-/// The answers so far.
 #[derive(Default)]
 struct SentinelVotes {
     all: usize,
     silent: usize,
-    named: Vec<Named>,
+    /// How many sentinels named each master, and the latest epoch among them.
+    named: BTreeMap<Endpoint, (usize, u64)>,
     unknown: usize,
     failure: Option<Failure>,
-}
-
-struct Named {
-    endpoint: Endpoint,
-    votes: usize,
-    epoch: u64,
 }
 
 impl SentinelVotes {
@@ -167,52 +158,36 @@ impl SentinelVotes {
         self.silent -= 1;
         match said {
             Ok(None) => self.unknown += 1,
-            Ok(Some((endpoint, epoch))) => self.vote(endpoint, epoch),
+            Ok(Some((endpoint, epoch))) => {
+                let (votes, latest) = self.named.entry(endpoint).or_default();
+                *votes += 1;
+                *latest = epoch.max(*latest);
+            }
             // A denial explains more than a missing answer.
             Err(failure) if failure.class == Class::Denied => self.failure = Some(failure),
             Err(failure) => drop(self.failure.get_or_insert(failure)),
         }
     }
 
-    fn vote(&mut self, endpoint: Endpoint, epoch: u64) {
-        let known = self
-            .named
-            .iter_mut()
-            .find(|named| named.endpoint == endpoint);
-        if let Some(named) = known {
-            named.votes += 1;
-            named.epoch = named.epoch.max(epoch);
-        } else {
-            self.named.push(Named {
-                endpoint,
-                votes: 1,
-                epoch,
-            });
-        }
-    }
-
     /// The address that leads so far.
-    fn first(&self) -> Option<&Named> {
-        let named = self.named.iter();
-        named.max_by_key(|named| (named.votes, named.epoch))
+    fn first(&self) -> Option<&Endpoint> {
+        let named = self.named.iter().max_by_key(|(_, votes)| **votes);
+        named.map(|(endpoint, _)| endpoint)
     }
 
     /// The address that wins whatever the other sentinels answer.
     fn decided(&self) -> Option<Endpoint> {
         let first = self.first()?;
-        let others = self
-            .named
-            .iter()
-            .filter(|named| named.endpoint != first.endpoint)
-            .map(|named| named.votes);
-        let most = others.max().unwrap_or(0) + self.silent;
-        (first.votes > most).then(|| first.endpoint.clone())
+        let others = self.named.iter().filter(|(named, _)| *named != first);
+        let most = others.map(|(_, (votes, _))| *votes).max().unwrap_or(0);
+        let (votes, _) = self.named[first];
+        (votes > most + self.silent).then(|| first.clone())
     }
 
     /// The address that wins when no more answers will come.
     fn outcome(self, service: &str) -> Result<Endpoint, Failure> {
         if let Some(first) = self.first() {
-            return Ok(first.endpoint.clone());
+            return Ok(first.clone());
         }
         match self.failure {
             // Rule 4: most must say so.
@@ -325,7 +300,7 @@ mod tests {
             // Whatever they name can be connected to, or fails.
             for endpoint in outcome.ok().into_iter().chain(switched) {
                 let address = Address::from_url(&urls[0]).unwrap();
-                let _ = address.at(&endpoint.host, endpoint.port);
+                drop(address.at(&endpoint.host, endpoint.port));
             }
         }
     }

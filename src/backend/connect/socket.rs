@@ -9,7 +9,6 @@ use tokio::net::{TcpStream, lookup_host};
 
 use crate::host::HostStream;
 
-/// Connects to `host`.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<HostStream> {
     #[cfg(feature = "__simulation")]
     if let Some(connected) = crate::host::connect(host, port).await {

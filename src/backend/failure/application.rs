@@ -2,8 +2,8 @@
 //! A function that panics has failed; it ends neither the keeper nor a lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+
+use futures_util::FutureExt;
 
 /// What `function` returns; none if it panics.
 pub(crate) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
@@ -12,10 +12,5 @@ pub(crate) fn call<T>(function: impl FnOnce() -> T) -> Option<T> {
 
 /// The same for a future.
 pub(crate) async fn run<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    std::future::poll_fn(|context| match call(|| future.as_mut().poll(context)) {
-        Some(polled) => polled.map(Some),
-        None => Poll::Ready(None),
-    })
-    .await
+    AssertUnwindSafe(future).catch_unwind().await.ok()
 }

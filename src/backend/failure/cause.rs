@@ -174,12 +174,10 @@ impl Failure {
         matches!(self.class, Class::Unanswered | Class::Torn)
     }
 
-    /// Whether the command was certainly not sent.
     pub(crate) fn was_not_sent(&self) -> bool {
         self.class == Class::Unreached
     }
 
-    /// Whether a later try may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self.class,

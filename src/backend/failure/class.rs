@@ -28,7 +28,6 @@ pub(crate) enum Class {
     Refused,
     /// Authentication or ACL.
     Denied,
-    /// The key has another type.
     WrongType,
     /// Any other error. The same call would fail again.
     Rejected,
@@ -36,13 +35,11 @@ pub(crate) enum Class {
     NoHello,
     /// No sentinel watches a master of this name.
     UnknownService,
-    /// The client is closed.
     Closed,
     /// The keys are in different slots of a cluster.
     CrossSlot,
 }
 
-/// The codes that have a class.
 const CODES: [(&str, Class); 19] = [
     ("LOADING", Class::NotReady),
     ("BUSY", Class::NotReady),

@@ -32,7 +32,6 @@ impl AttemptPace {
         }
     }
 
-    /// How long to wait before the next attempt.
     pub(crate) fn wait(&self, now: Moment) -> Duration {
         now.until(self.next)
     }

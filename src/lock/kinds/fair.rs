@@ -71,7 +71,6 @@ const FAMILY: Family = Family {
 /// The indices of the queue, the scores and the waiters among the names of the family.
 const KEYS: [usize; 3] = [0, 1, 2];
 
-/// The fair lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let wait = LeaseMs::of(config.fair_wait);
     let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));

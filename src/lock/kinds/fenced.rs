@@ -90,10 +90,6 @@ impl IsGuard for FencedGuard {
         let kind = Fenced(level.fencing_token().ok_or_else(without)?);
         Ok(Self { level, kind })
     }
-
-    fn level(&self) -> &LockGuard {
-        &self.level
-    }
 }
 
 /// The same lock as the plain one, and the key of its tokens.
@@ -105,7 +101,6 @@ const FAMILY: Family = Family {
 /// The index of the token's key among the names of the family.
 const TOKEN: usize = 0;
 
-/// The fenced lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let token_ttl = config.fencing_token_ttl.map(LeaseMs::of);
     let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use crate::error::Error;
 use crate::lease::Lease;
-use crate::lock::guard::{GuardError, IsGuard, LockGuard, sealed};
+use crate::lock::guard::{GuardError, HasLevel, IsGuard, LockGuard, sealed};
 
 /// One level of a hold of the kind `K`: [`FencedGuard`](crate::FencedGuard) or [`WriteGuard`](crate::WriteGuard). Dropping
 /// it gives the level back.
@@ -87,3 +87,13 @@ impl<K> From<GuardOf<K>> for LockGuard {
 }
 
 impl<K> sealed::Sealed for GuardOf<K> {}
+
+impl<K: Send + Sync + 'static> HasLevel for GuardOf<K> {
+    fn level(&self) -> &LockGuard {
+        &self.level
+    }
+
+    fn into_level(self) -> LockGuard {
+        self.level
+    }
+}

@@ -18,7 +18,7 @@ pub use self::read_write::{Read, Write};
 pub use self::simple::Simple;
 pub use self::spin::Spin;
 #[doc(hidden)]
-pub use super::guard::IsGuard;
+pub use super::guard::{HasLevel, IsGuard};
 pub use super::handle::LockKind;
 pub use super::multi::Several;
 pub use super::quorum::AtQuorum;

@@ -199,7 +199,6 @@ impl Records {
     }
 }
 
-/// Adds the ids.
 fn with_ids(call: Call<'_>, ids: impl Iterator<Item = PermitId>) -> Call<'_> {
     let ids: Vec<_> = ids.collect();
     let call = call.arg(ids.len() as u64);
@@ -233,7 +232,6 @@ impl Permits {
         with_ids(call, ids(hold_id, self.count)).acknowledged()
     }
 
-    /// The semaphore `name` of a client.
     pub(in crate::lock) fn kind(self, config: &Config, name: &str) -> Result<Kind, Error> {
         Kind::new(
             self.records.family(),

@@ -89,7 +89,6 @@ impl ReentrantLock {
     }
 }
 
-/// The plain lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let commands = KindCommands::OfAll(&Plain { backoff: None });
     Kind::new(&Family::PLAIN, config, name, commands)

@@ -85,12 +85,8 @@ pub struct ReadWriteLock {
 impl ReadWriteLock {
     pub(crate) fn new(engine: &Arc<Engine>, name: &str, owner: Option<&Arc<OwnerState>>) -> Self {
         Self {
-            read: Handle::of_client(engine, name, owner, |config, name| {
-                kind(config, name, Mode::Read)
-            }),
-            write: Handle::of_client(engine, name, owner, |config, name| {
-                kind(config, name, Mode::Write)
-            }),
+            read: Handle::of_client(engine, name, owner, Mode::Read.kind()),
+            write: Handle::of_client(engine, name, owner, Mode::Write.kind()),
         }
     }
 
@@ -199,10 +195,6 @@ impl IsGuard for WriteGuard {
         let kind = Write(());
         Ok(Self { level, kind })
     }
-
-    fn level(&self) -> &LockGuard {
-        &self.level
-    }
 }
 
 const FAMILY: Family = Family {
@@ -261,11 +253,10 @@ impl Mode {
             Self::Write => &Self::Write,
         })
     }
-}
 
-/// The lock `name` of a client, in this mode.
-fn kind(config: &Config, name: &str, mode: Mode) -> Result<Kind, Error> {
-    Kind::new(&FAMILY, config, name, mode.commands())
+    fn kind(self) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
+        move |config, name| Kind::new(&FAMILY, config, name, self.commands())
+    }
 }
 
 /// Calls about a hold that exists serve both modes: after a downgrade, a late command of the write hold finds the read

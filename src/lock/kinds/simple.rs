@@ -48,7 +48,6 @@ impl LockKind for Simple {
 #[doc(alias = "redsync")]
 pub type SimpleLock = Handle<Simple>;
 
-/// The simple lock `name` of a client.
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let commands = KindCommands::OfAll(&Strings);
     Kind::new(&Family::SIMPLE, config, name, commands)

@@ -60,12 +60,10 @@ pub type SpinLock = Handle<Spin>;
 /// The default of the longest delay.
 const CAP: Duration = Duration::from_millis(128);
 
-/// The default delays of a spin lock.
 pub(crate) fn backoff() -> Backoff {
     Backoff::new().base(Duration::from_millis(1)).cap(CAP)
 }
 
-/// The spin lock `name` of a client, which waits with `backoff`.
 pub(crate) fn kind(backoff: Backoff) -> impl FnOnce(&Config, &str) -> Result<Kind, Error> {
     move |config, name| {
         backoff.validate()?;

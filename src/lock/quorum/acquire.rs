@@ -28,7 +28,6 @@ use crate::error::Error;
 use crate::lock::guard::LockGuard;
 use crate::lock::view::HoldOfSeveral;
 
-/// How an acquire ended.
 enum Decision {
     Got(LockGuard),
     Busy,
@@ -82,7 +81,6 @@ impl Pickup {
         self.decision.lock().take()
     }
 
-    /// Takes an uncollected grant back.
     fn take_back(&self) {
         let mut decision = self.decision.lock();
         let grant = match &*decision {
@@ -202,7 +200,6 @@ async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequ
     }
 }
 
-/// Resolves when the news decide the acquire.
 async fn decided_by_news(
     nodes: &QuorumNodes,
     request: &AcquireRequest,
@@ -210,19 +207,14 @@ async fn decided_by_news(
 ) -> Decision {
     let after = nodes.config().unavailable_after;
     let once = request.patience == Patience::Once;
+    let own = request.owner.as_ref();
+    let is_own = |owner: &Arc<_>| own.is_some_and(|own| Arc::ptr_eq(own, owner));
     loop {
         // It cannot fail: the queue has the sender.
         let _ = news.changed().await;
         match &*news.borrow_and_update() {
             LockNews::Closed => return Decision::Failed(Error::Closed),
-            LockNews::Granted(Some(owner))
-                if request
-                    .owner
-                    .as_ref()
-                    .is_some_and(|own| Arc::ptr_eq(own, owner)) =>
-            {
-                return Decision::Again;
-            }
+            LockNews::Granted(Some(owner)) if is_own(owner) => return Decision::Again,
             LockNews::Busy | LockNews::Granted(_) if once => return Decision::Busy,
             LockNews::Failing(error, since) => {
                 let waited = request.since.max(*since).until(nodes.now());
@@ -289,7 +281,7 @@ async fn make_rounds(
             }
             Tried::NoQuorum(error) => {
                 queue.publish_failure(error, now);
-                rounds.no_quorum(now, nodes.poll());
+                rounds.retry.no_quorum(now, nodes.poll());
             }
         }
         // Lets `decided_by_news` of this very caller see the news first.
@@ -297,7 +289,6 @@ async fn make_rounds(
     }
 }
 
-/// Waits until the next round is due.
 async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRequest) {
     if rounds.retry.next() == Moment::NEVER {
         return;

@@ -19,8 +19,8 @@ use crate::lock::handle::{Handle, LockKind, LockOfClient, LockTarget, in_scope, 
 use crate::lock::inspect::{Holder, InspectTarget};
 use crate::lock::kinds::{self, fenced, plain};
 use crate::lock::object::{LockInfo, Ttl};
+use crate::lock::owner::warn_of_detached;
 use crate::lock::several::CompositeOwner;
-use crate::log::log;
 
 /// A lock of the kind `K` of a [`Quorum`](crate::Quorum), by name: [`QuorumLock`] or [`FencedQuorumLock`].
 ///
@@ -269,7 +269,7 @@ impl QuorumOwner {
     pub(crate) fn new(nodes: &Arc<QuorumNodes>) -> Self {
         Self {
             nodes: Arc::clone(nodes),
-            state: CompositeOwner::new(),
+            state: Arc::default(),
         }
     }
 
@@ -298,16 +298,7 @@ impl QuorumOwner {
 
 impl Drop for QuorumOwner {
     fn drop(&mut self) {
-        let detached = self.state.end();
-        if !detached.is_empty() {
-            let levels = detached.len();
-            log(move || {
-                tracing::warn!(
-                    levels,
-                    "an owner ended with detached levels; they are given back"
-                );
-            });
-        }
+        warn_of_detached(self.state.end().len());
     }
 }
 

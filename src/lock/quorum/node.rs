@@ -99,7 +99,6 @@ impl QuorumNode {
         self.about.lock().is_replica
     }
 
-    /// Why it cannot be part of the quorum.
     pub(super) fn problem(&self) -> Option<&'static str> {
         self.about.lock().problem
     }
@@ -113,10 +112,7 @@ impl QuorumNode {
     pub(super) fn check_fit(&self) -> Result<(), Error> {
         match self.problem() {
             None => Ok(()),
-            Some(problem) => {
-                let cause: Box<dyn std::error::Error + Send + Sync> = problem.into();
-                Err(Error::unavailable(false, cause.into()))
-            }
+            Some(problem) => Err(Failure::of(Class::Unreached, problem).into()),
         }
     }
 
@@ -210,7 +206,7 @@ impl QuorumNode {
         })?;
         let answer = match got {
             AcquireOutcome::In(entered) => {
-                NodeAnswer::Granted(LockGuard::new(Arc::clone(&self.engine), entered))
+                NodeAnswer::Granted(LockGuard::new(&self.engine, entered))
             }
             AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
         };

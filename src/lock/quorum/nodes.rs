@@ -1,6 +1,7 @@
 //! The servers of a quorum, and the steward, the quorum's own background thread: it makes rounds, handles late answers,
 //! probes silent nodes and repairs holds. The client of each node renews the holds there.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,7 +34,12 @@ const UNFIT: Duration = Duration::from_secs(5);
 /// A try at one node, with its place.
 pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
-pub(super) type HoldToRepair = (Weak<Composite>, AcquireRequest);
+pub(super) struct HoldToRepair {
+    pub(super) hold: Weak<Composite>,
+    pub(super) request: AcquireRequest,
+    /// When the node at each place may be asked again.
+    pub(super) ask_at: HashMap<usize, Moment>,
+}
 
 /// What all handles of a quorum share.
 pub(crate) struct QuorumNodes {
@@ -72,7 +78,7 @@ impl QuorumNodes {
         let steward = Steward::start(config.clock.clone())?;
         let (repairs, to_repair) = mpsc::unbounded_channel();
         let delay = match settings.restart_delay {
-            Some(delay) => RestartDelay::new(delay),
+            Some(delay) => RestartDelay(delay),
             None => RestartDelay::for_leases(settings.max_lease.unwrap_or(config.watchdog_lease)),
         };
         let nodes = Arc::new(Self {
@@ -115,14 +121,17 @@ impl QuorumNodes {
         self.queues.of(name, self.needed)
     }
 
-    /// Repairs a hold as long as it lasts.
     pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
         let request = AcquireRequest {
             owner: None,
             ..request.clone()
         };
         // The receiver ends with the steward, and then nothing is repaired any more.
-        let _ = self.repairs.send((Arc::downgrade(hold), request));
+        let _ = self.repairs.send(HoldToRepair {
+            hold: Arc::downgrade(hold),
+            request,
+            ask_at: HashMap::new(),
+        });
     }
 
     /// The settings of all clients, which are the same.
@@ -215,13 +224,10 @@ impl QuorumNodes {
 
     /// A node answered, or failed with this error.
     pub(super) fn note_answer(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
-        match failed {
-            Some(Error::Unavailable { .. }) => self.fell_silent(place),
-            _ => {
-                if self.all[place].answered() {
-                    self.back.notify_waiters();
-                }
-            }
+        if let Some(Error::Unavailable { .. }) = failed {
+            self.fell_silent(place);
+        } else if self.all[place].answered() {
+            self.back.notify_waiters();
         }
     }
 

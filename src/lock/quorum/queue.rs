@@ -20,7 +20,6 @@ use crate::lease::Lease;
 use crate::lock::several::{CompositeOwner, Pauses};
 use crate::names::Names;
 
-/// What a caller asks for.
 #[derive(Clone)]
 pub(super) struct AcquireRequest {
     pub(super) name: Arc<str>,
@@ -93,10 +92,7 @@ impl Drop for NameQueue {
     fn drop(&mut self) {
         let mut queues = self.queues.0.lock();
         // By now another one may have taken its place.
-        if queues
-            .get(&self.name)
-            .is_some_and(|queue| queue.strong_count() == 0)
-        {
+        if matches!(queues.get(&self.name), Some(queue) if queue.strong_count() == 0) {
             queues.remove(&self.name);
         }
     }
@@ -158,11 +154,6 @@ impl Rounds {
             self.retry
                 .refused(now, poll, free_at, granted, fastrand::f64());
         }
-    }
-
-    /// A round had no quorum. The next one is due after `poll`.
-    pub(super) fn no_quorum(&mut self, now: Moment, poll: Duration) {
-        self.retry.no_quorum(now, poll);
     }
 
     /// The place of the next node that publishes a wake-up for the lock.

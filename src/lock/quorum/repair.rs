@@ -7,7 +7,6 @@
 //! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
 //! 4. A node is asked once it may vote, and then at most once a second.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,10 +14,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::node::QuorumNode;
 use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
-use super::queue::AcquireRequest;
 use super::round::take_again;
 use crate::backend::Failure;
-use crate::clock::Moment;
 use crate::lock::several::Composite;
 use crate::log::log;
 
@@ -38,36 +35,24 @@ pub(crate) fn start(
     Ok(nodes)
 }
 
-struct Repair {
-    hold: Weak<Composite>,
-    request: AcquireRequest,
-    /// When the node at each place may be asked again.
-    ask_at: HashMap<usize, Moment>,
-}
-
 /// Looks after all holds while the quorum exists.
 async fn look_after(quorum: Weak<QuorumNodes>, mut new: UnboundedReceiver<HoldToRepair>) {
-    let mut all: Vec<Repair> = Vec::new();
-    let repair = |(hold, request)| Repair {
-        hold,
-        request,
-        ask_at: HashMap::new(),
-    };
+    let mut all = Vec::new();
     loop {
         if all.is_empty() {
             match new.recv().await {
-                Some(hold) => all.push(repair(hold)),
+                Some(hold) => all.push(hold),
                 None => return,
             }
         }
         tokio::time::sleep(LOOK).await;
         while let Ok(hold) = new.try_recv() {
-            all.push(repair(hold));
+            all.push(hold);
         }
         let Some(nodes) = quorum.upgrade() else {
             return;
         };
-        all.retain_mut(|repair| match repair.hold.upgrade() {
+        all.retain_mut(|repair: &mut HoldToRepair| match repair.hold.upgrade() {
             Some(hold) if hold.check().is_ok() => {
                 repair.look(&nodes, &hold);
                 true
@@ -77,7 +62,7 @@ async fn look_after(quorum: Weak<QuorumNodes>, mut new: UnboundedReceiver<HoldTo
     }
 }
 
-impl Repair {
+impl HoldToRepair {
     fn look(&mut self, nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>) {
         let now = nodes.now();
         for place in hold.invalid_places() {

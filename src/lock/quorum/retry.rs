@@ -25,7 +25,6 @@ const AFTER_LEASE: Duration = Duration::from_millis(1);
 /// Over how long the tries of waiters that are woken together spread.
 const SPREAD: Duration = Duration::from_millis(2);
 
-/// When the next try of a waiter is due.
 #[derive(Debug)]
 pub(super) struct Retry {
     needed: usize,

@@ -40,7 +40,6 @@ type Tries = FuturesUnordered<NodeTry>;
 /// A hold that ends within this time does not subscribe for nodes that were busy.
 const SHORT_HOLD: Duration = Duration::from_millis(10);
 
-/// What a round came to.
 pub(super) enum Tried {
     Got(CompositeLevel),
     /// Somebody else has the lock.
@@ -120,20 +119,11 @@ impl<'a> Ballot<'a> {
         self.votes.count(vote)
     }
 
-    /// The places of the nodes that were asked and have not answered yet.
-    fn unanswered(&self) -> Vec<usize> {
+    /// The places of the nodes with such a report.
+    fn places(&self, is_such: fn(&NodeReport) -> bool) -> Vec<usize> {
         let reports = self.reports.iter().enumerate();
-        reports
-            .filter(|(_, report)| matches!(report, NodeReport::NoAnswer))
-            .map(|(place, _)| place)
-            .collect()
-    }
-
-    /// The places of the nodes where somebody else has the lock.
-    fn busy(&self) -> Vec<usize> {
-        let reports = self.reports.iter().enumerate();
-        let busy = reports.filter(|(_, report)| matches!(report, NodeReport::Busy(_)));
-        busy.map(|(place, _)| place).collect()
+        let such = reports.filter(|(_, report)| is_such(report));
+        such.map(|(place, _)| place).collect()
     }
 
     fn found_busy(&self) -> BusyNodes {
@@ -189,16 +179,12 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         })
         .await;
         let children = std::mem::take(&mut ballot.children);
-        match got(nodes, request, children, limit).await {
-            Some(level) => {
-                nodes.repair(level.hold(), request);
-                join_later(&ballot, request, level.hold(), tries, limit);
-                return Tried::Got(level);
-            }
-            None => {
-                return Tried::NoQuorum(ballot.no_quorum(0));
-            }
-        }
+        let Some(level) = got(nodes, request, children, limit).await else {
+            return Tried::NoQuorum(ballot.no_quorum(0));
+        };
+        nodes.repair(level.hold(), request);
+        join_later(&ballot, request, level.hold(), tries, limit);
+        return Tried::Got(level);
     }
     let waits_for_leases = outcome == RoundOutcome::Busy && request.patience != Patience::Once;
     if waits_for_leases || matches!(outcome, RoundOutcome::NoQuorum { .. }) {
@@ -223,13 +209,10 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         }
         RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
-    let children = std::mem::take(&mut ballot.children).into_iter().flatten();
-    give_back(
-        nodes,
-        children.chain(std::mem::take(&mut ballot.young)),
-        limit,
-    )
-    .await;
+    let children = ballot.children.into_iter().flatten().chain(ballot.young);
+    let given_back = join_all(children.map(LockGuard::unlock));
+    // The answers change nothing here, and the background finishes what is not answered in time.
+    nodes.timers().within(limit, given_back).await;
     tried
 }
 
@@ -259,17 +242,6 @@ async fn got(
     Some(level)
 }
 
-/// Gives back what a round got. The background finishes what is not answered in time.
-async fn give_back(
-    nodes: &QuorumNodes,
-    children: impl Iterator<Item = LockGuard>,
-    limit: Duration,
-) {
-    let given_back = join_all(children.map(LockGuard::unlock));
-    // The answers change nothing here.
-    nodes.timers().within(limit, given_back).await;
-}
-
 /// Waits in the background for the remaining answers, and for the nodes that are busy.
 fn join_later(
     ballot: &Ballot<'_>,
@@ -278,13 +250,14 @@ fn join_later(
     tries: Tries,
     limit: Duration,
 ) {
-    let (nodes, mut busy) = (Arc::clone(ballot.nodes), ballot.busy());
+    let nodes = Arc::clone(ballot.nodes);
+    let mut busy = ballot.places(|report| matches!(report, NodeReport::Busy(_)));
     if tries.is_empty() && busy.is_empty() {
         return;
     }
-    let unanswered = ballot.unanswered().into_iter();
-    let unanswered = unanswered.map(|place| (place, nodes.node(place).lane()));
-    let unanswered = unanswered.collect();
+    let unanswered = ballot.places(|report| matches!(report, NodeReport::NoAnswer));
+    let lane_of = |place| (place, nodes.node(place).lane());
+    let unanswered = unanswered.into_iter().map(lane_of).collect();
     let (hold, request) = (Arc::clone(hold), request.clone());
     ballot.nodes.start_task(async move {
         late(&nodes, &request, &hold, tries, unanswered, limit, &mut busy).await;

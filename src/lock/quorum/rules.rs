@@ -132,16 +132,12 @@ impl NodeTimeout {
 
 /// How long a server must have been up before it may vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RestartDelay(Duration);
+pub(super) struct RestartDelay(pub(super) Duration);
 
 /// Twice the inaccuracy of the age that a server reports, which is in whole seconds.
 const INACCURACY: Duration = Duration::from_secs(2);
 
 impl RestartDelay {
-    pub(super) fn new(delay: Duration) -> Self {
-        Self(delay)
-    }
-
     /// For leases of up to `longest`.
     pub(super) fn for_leases(longest: Duration) -> Self {
         let with_drift = longest.as_millis().saturating_mul(101).div_ceil(100);
@@ -237,7 +233,7 @@ mod tests {
                 prop_assert!(delay.may_vote(Some(age + delay.left(Some(age)))));
             }
             prop_assert!(!delay.may_vote(None));
-            prop_assert!(RestartDelay::new(Duration::ZERO).may_vote(None));
+            prop_assert!(RestartDelay(Duration::ZERO).may_vote(None));
         }
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, select};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -62,11 +63,8 @@ impl CompositeInner {
         }
         self.shared_by[sort] = 0;
         let guards = std::mem::take(&mut self.guards[sort]).into_iter();
-        Some(
-            guards
-                .map(|guard| guard.and_then(Arc::into_inner))
-                .collect(),
-        )
+        let owned = guards.map(|guard| guard.and_then(Arc::into_inner));
+        Some(owned.collect())
     }
 
     /// Adds a level that shares the guards of this sort. Places without a guard get theirs from `guards`.
@@ -123,10 +121,8 @@ impl Composite {
     /// How many more levels it has than each child.
     pub(super) fn extra_levels(&self) -> u32 {
         let shared_by = self.inner.lock().shared_by;
-        shared_by
-            .iter()
-            .map(|levels| levels.saturating_sub(1))
-            .sum()
+        let extra = shared_by.map(|levels| levels.saturating_sub(1));
+        extra.iter().sum()
     }
 
     /// Whether several levels share the guards of this sort.
@@ -177,7 +173,7 @@ impl Composite {
         let guards = is_last.then(|| std::mem::take(&mut inner.guards[sort]));
         drop(inner);
         if is_over {
-            self.has_changed();
+            self.changed.notify_waiters();
         }
         // A guard in use elsewhere is given back at the end of that use.
         let guards = guards?.into_iter().flatten().filter_map(Arc::into_inner);
@@ -212,11 +208,6 @@ impl Composite {
         inner.state.goes_on();
     }
 
-    /// Notifies the tasks that wait for the end, after the children changed or the hold ended.
-    fn has_changed(&self) {
-        self.changed.notify_waiters();
-    }
-
     /// Sets the token, unless there is one.
     pub(in crate::lock) fn keep_token(&self, token: FencingToken) {
         let number = token.as_u64();
@@ -230,7 +221,6 @@ impl Composite {
         Arc::clone(&self.inner.lock().children)
     }
 
-    /// The phase now.
     fn look(&self) -> CompositePhase {
         self.look_and(|_, phase| phase)
     }
@@ -281,7 +271,7 @@ impl Composite {
 
     /// The places without a valid child; none once the hold is not valid.
     pub(in crate::lock) fn invalid_places(&self) -> SmallVec<[usize; 16]> {
-        if !matches!(self.look(), CompositePhase::Held(_)) {
+        if !self.is_held() {
             return SmallVec::new();
         }
         let children = self.children();
@@ -320,7 +310,7 @@ impl Composite {
         for guard in guards.into_iter().flatten().filter(|_| !taken) {
             self.turn_away(guard);
         }
-        self.has_changed();
+        self.changed.notify_waiters();
         taken
     }
 
@@ -397,7 +387,7 @@ impl Composite {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            if !matches!(self.look(), CompositePhase::Held(_)) {
+            if !self.is_held() {
                 return;
             }
             changed.await;
@@ -405,6 +395,7 @@ impl Composite {
     }
 }
 
+#[async_trait]
 impl HoldOfSeveral for Composite {
     fn name(&self) -> &str {
         &self.name
@@ -427,26 +418,23 @@ impl HoldOfSeveral for Composite {
         self.check()
     }
 
-    fn ended(&self) -> BoxFuture<'_, Ended> {
-        async move {
-            loop {
-                let mut changed = pin!(self.changed.notified());
-                changed.as_mut().enable();
-                let children = self.children();
-                match self.look() {
-                    CompositePhase::Held(_) => {}
-                    CompositePhase::Lost(_, reason) => return Ended::Lost(reason),
-                    CompositePhase::Over => return Ended::Released,
-                    CompositePhase::LeftToLease => return Ended::Left,
-                }
-                // A child is over, too, when it was given back with its level.
-                let over = children.iter().flatten();
-                let over: FuturesUnordered<_> = over.map(HoldView::ended).collect();
-                let spare = over.len().saturating_sub(self.needed);
-                let mut last = over.skip(spare);
-                select(last.next(), changed).await;
+    async fn ended(&self) -> Ended {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let children = self.children();
+            match self.look() {
+                CompositePhase::Held(_) => {}
+                CompositePhase::Lost(_, reason) => return Ended::Lost(reason),
+                CompositePhase::Over => return Ended::Released,
+                CompositePhase::LeftToLease => return Ended::Left,
             }
+            // A child is over, too, when it was given back with its level.
+            let over = children.iter().flatten();
+            let over: FuturesUnordered<_> = over.map(HoldView::ended).collect();
+            let spare = over.len().saturating_sub(self.needed);
+            let mut last = over.skip(spare);
+            select(last.next(), changed).await;
         }
-        .boxed()
     }
 }

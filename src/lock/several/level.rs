@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
+use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 
 use super::hold::{ChildGuards, Composite};
@@ -145,6 +145,7 @@ impl CompositeLevel {
     }
 }
 
+#[async_trait]
 impl LevelOfSeveral for CompositeLevel {
     fn hold_count(&self) -> u32 {
         let children = self.hold.guards_of(self.watched);
@@ -160,61 +161,49 @@ impl LevelOfSeveral for CompositeLevel {
         child.timers()
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<(), Error>> {
-        async {
-            self.hold.check()?;
-            // Levels of the other sort may have children that this one lacks or lost.
-            match self.verify_children(self.watched).await {
-                Err(lost) if lost.is_lost() && self.hold.is_held() => {
-                    self.verify_children(!self.watched).await
-                }
-                answer => answer,
+    async fn verify(&self) -> Result<(), Error> {
+        self.hold.check()?;
+        // Levels of the other sort may have children that this one lacks or lost.
+        match self.verify_children(self.watched).await {
+            Err(lost) if lost.is_lost() && self.hold.is_held() => {
+                self.verify_children(!self.watched).await
             }
+            answer => answer,
         }
-        .boxed()
     }
 
-    fn extend(&self, lease: Duration) -> BoxFuture<'_, Result<(), Error>> {
-        async move {
-            if self.watched {
-                return Err(LeaseError::Watchdog.into());
-            }
-            self.hold.check()?;
-            self.ask_to_extend(lease).await
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        if self.watched {
+            return Err(LeaseError::Watchdog.into());
         }
-        .boxed()
+        self.hold.check()?;
+        self.ask_to_extend(lease).await
     }
 
-    fn reenter(&self, lease: Lease) -> BoxFuture<'_, Result<Box<dyn LevelOfSeveral>, Error>> {
-        async move {
-            let level = Self::enter(&self.hold, lease, self.owner.clone()).await?;
-            let level = level.ok_or_else(Error::not_owner)?;
-            Ok(Box::new(level) as _)
-        }
-        .boxed()
+    async fn reenter(&self, lease: Lease) -> Result<Box<dyn LevelOfSeveral>, Error> {
+        let level = Self::enter(&self.hold, lease, self.owner.clone()).await?;
+        let level = level.ok_or_else(Error::not_owner)?;
+        Ok(Box::new(level))
     }
 
-    fn unlock(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        async move {
-            let lost = self.hold.check();
-            let children = self.leave();
-            // On a loss the guards of the children are dropped: the background gives them back.
-            lost?;
-            let Some(children) = children else {
-                return Ok(());
-            };
-            let given_back = children.into_iter().map(LockGuard::unlock);
-            let mut given_back: FuturesUnordered<_> = given_back.collect();
-            let answer = first_result(self.hold.needed, &mut given_back).await;
-            // The background finishes what has no answer yet.
-            take_ready(&mut given_back, drop).await;
-            match answer {
-                // Too few children of this level are valid, and the hold has others.
-                Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
-                answer => answer,
-            }
+    async fn unlock(mut self: Box<Self>) -> Result<(), Error> {
+        let lost = self.hold.check();
+        let children = self.leave();
+        // On a loss the guards of the children are dropped: the background gives them back.
+        lost?;
+        let Some(children) = children else {
+            return Ok(());
+        };
+        let given_back = children.into_iter().map(LockGuard::unlock);
+        let mut given_back: FuturesUnordered<_> = given_back.collect();
+        let answer = first_result(self.hold.needed, &mut given_back).await;
+        // The background finishes what has no answer yet.
+        take_ready(&mut given_back, drop).await;
+        match answer {
+            // Too few children of this level are valid, and the hold has others.
+            Err(lost) if lost.is_lost() && self.hold.is_held() => Ok(()),
+            answer => answer,
         }
-        .boxed()
     }
 
     fn may_detach(&self) -> Result<(), Error> {
@@ -312,17 +301,17 @@ struct OwnedComposite {
     detached: Vec<CompositeLevel>,
 }
 
-impl CompositeOwner {
-    pub(in crate::lock) fn new() -> Arc<Self> {
-        Arc::default()
+impl OwnedComposite {
+    fn of(hold: &Arc<Composite>) -> Self {
+        let (hold, detached) = (Arc::downgrade(hold), Vec::new());
+        Self { hold, detached }
     }
+}
 
+impl CompositeOwner {
     /// Notes a new hold. The one that it had under this name is over.
     fn insert(&self, hold: &Arc<Composite>) {
-        let owned = OwnedComposite {
-            hold: Arc::downgrade(hold),
-            detached: Vec::new(),
-        };
+        let owned = OwnedComposite::of(hold);
         let mut holds = self.holds.lock();
         let by_name = &mut holds.by_name;
         by_name.retain(|_, owned| owned.hold.strong_count() > 0 || !owned.detached.is_empty());
@@ -373,10 +362,8 @@ impl CompositeOwner {
             return Err(level);
         }
         let name = Arc::clone(level.hold().name());
-        let owned = holds.by_name.entry(name).or_insert_with(|| OwnedComposite {
-            hold: Arc::downgrade(level.hold()),
-            detached: Vec::new(),
-        });
+        let owned = OwnedComposite::of(level.hold());
+        let owned = holds.by_name.entry(name).or_insert(owned);
         owned.detached.push(level);
         Ok(())
     }

@@ -92,7 +92,7 @@ impl SimClient {
             rate: rate(&mut world.random),
             without,
             delay: if without == Some(Rule::RestartDelay) {
-                RestartDelay::new(Duration::ZERO)
+                RestartDelay(Duration::ZERO)
             } else {
                 RestartDelay::for_leases(longest)
             },
