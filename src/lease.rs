@@ -124,6 +124,16 @@ impl LeaseMs {
         Duration::from_micros(self.0 * 10 + 2_000)
     }
 
+    /// How often a hold with this lease is renewed: a third of it.
+    pub(crate) fn period(self) -> Duration {
+        self.duration() / 3
+    }
+
+    /// When a hold with this lease is renewed that is valid until then: while two thirds of the lease are left.
+    pub(crate) fn renewal(self, valid_until: Moment) -> Moment {
+        (valid_until + self.drift()).minus(self.period() * 2)
+    }
+
     /// The term of this lease, when Redis acknowledged the command that was sent at `sent_at`.
     pub(crate) fn term(self, sent_at: Moment) -> Term {
         Term {
@@ -143,25 +153,6 @@ pub(crate) struct Term {
     pub(crate) valid_until: Moment,
     /// When the lease ends by the client's clock. In Redis it ends later, by the time that the command took to arrive.
     pub(crate) ends_at: Moment,
-}
-
-/// When renewals are due.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RenewalPlan {
-    /// The watchdog's lease.
-    pub(crate) lease: LeaseMs,
-}
-
-impl RenewalPlan {
-    /// A third of the lease.
-    pub(crate) fn period(self) -> Duration {
-        self.lease.duration() / 3
-    }
-
-    /// When two thirds of the watchdog's lease are left.
-    pub(crate) fn renewal(self, valid_until: Moment) -> Moment {
-        (valid_until + self.lease.drift()).minus(self.period() * 2)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Each room uses only those above it in this list:
 //!
 //! - [`timers`]: the timers of all time-outs and pauses;
-//! - [`failure`]: what a failed command means, when to try again, which connections broke;
+//! - [`failure`]: what a failed command means, and when to try again;
 //! - [`connect`]: how a connection is made, and which server is at its other end;
 //! - [`command`]: how a command is sent over a lane, and what its reply says;
 //! - [`cluster`]: which lane a command takes: by runtime, and by node of a cluster.
@@ -19,11 +19,11 @@ mod timers;
 
 pub(crate) use self::cluster::{Backend, Cluster, Fleet, NodeAddress};
 pub(crate) use self::command::{
-    CommandResult, Connected, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply, connected,
-    round_trip,
+    BrokenLinks, CommandResult, Connected, Lane, LaneConfig, MIN_SILENCE, Pending, TimedReply,
+    connected, round_trip,
 };
 pub(crate) use self::connect::{
     ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls, slots_of,
 };
-pub(crate) use self::failure::{AttemptPace, BrokenLinks, Class, Failure, is_unknown_command};
+pub(crate) use self::failure::{AttemptPace, Class, Failure, is_unknown_command};
 pub(crate) use self::timers::Timers;

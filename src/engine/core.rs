@@ -13,17 +13,17 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs, Settled};
-use super::gate::{Gate, Gates, Rules};
+use super::gate::{Gate, Gates};
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
-use super::hold::{Effects, Hold};
+use super::hold::{Effects, Hold, Rules};
 use super::latches::Latches;
 use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
 use crate::host::uuid;
-use crate::lease::{LeaseMs, RenewalPlan};
+use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::Names;
 use crate::report::{LostHold, Report, Stats};
@@ -71,7 +71,8 @@ pub(crate) struct Core {
     pub(crate) gates: Gates,
     pub(crate) latches: Latches,
     pub(crate) schedule: Schedule,
-    pub(crate) plan: RenewalPlan,
+    /// The watchdog's lease.
+    pub(crate) watchdog: LeaseMs,
     mailbox: mpsc::UnboundedSender<Mail>,
     /// Wakes the keeper for a look at the schedule.
     pub(crate) look: Notify,
@@ -122,9 +123,7 @@ impl Core {
     ) -> Self {
         let client_id = uuid();
         Self {
-            plan: RenewalPlan {
-                lease: config.watchdog(),
-            },
+            watchdog: config.watchdog(),
             config,
             report,
             client_id,
@@ -260,7 +259,7 @@ impl Core {
 
     /// Makes the keeper look at `hold` when the hold next needs it, or before.
     pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) {
-        match hold.with(|state| state.due(self.plan, now, now, self.jitter())) {
+        match hold.with(|state| state.due(self.watchdog, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
             Due::Renew | Due::Lose => self.look_by(hold, now),
             Due::Finish | Due::Nothing => {}
@@ -269,16 +268,17 @@ impl Core {
 
     /// A random part of a tenth of the renewal period, which spreads renewals.
     pub(crate) fn jitter(&self) -> Duration {
-        (self.plan.period() / 10).mul_f64(fastrand::f64())
+        (self.watchdog.period() / 10).mul_f64(fastrand::f64())
     }
 
-    /// Lets `change` act on the gate of `names`, and carries out its effects once the gate's lock is free again.
+    /// Lets `change` act on the gate of `names` at `now`, and carries out its effects once the gate's lock is free again.
     pub(crate) fn at<R>(
         &self,
         names: &Arc<Names>,
+        now: Moment,
         change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R,
     ) -> R {
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(now, self.rules());
         let (result, start_job) = self.gates.with(names, |gate| {
             let result = change(gate, &mut effects);
             (result, gate.start_job())
@@ -295,22 +295,19 @@ impl Core {
                 self.post(Mail::Write(Arc::clone(hold)));
             }
         }
-        if !work.looks.is_empty() {
-            let now = self.now();
-            work.looks
-                .iter()
-                .for_each(|hold| self.look_in_time(hold, now));
+        for hold in &work.looks {
+            self.look_in_time(hold, now);
         }
         work.record();
         result
     }
 
-    pub(crate) fn rules(&self) -> Rules {
+    fn rules(&self) -> Rules {
         Rules {
             command_timeout: self.config.command_timeout,
             unavailable_after: self.config.unavailable_after,
             runs_since: self.runs_since(),
-            plan: self.plan,
+            watchdog: self.watchdog,
             passes_on: self.config.passes_on,
         }
     }
@@ -319,7 +316,7 @@ impl Core {
     pub(crate) fn vouched(&self, hold: &Hold) -> (Option<LeaseMs>, LeaseMs) {
         let now = self.now();
         let (renewed, ends) = hold.with(|state| {
-            let renewed = state.renewal_lease(self.plan, now);
+            let renewed = state.renewal_lease(self.watchdog, now);
             renewed.inspect(|lease| state.asks_for(*lease));
             (renewed, state.lease_ends())
         });
@@ -352,10 +349,10 @@ impl Core {
         waits || !self.schedule.is_empty()
     }
 
-    /// Sends one call over the keeper's lanes, and waits for at most `limit`.
-    pub(crate) async fn ask(&self, call: Call<'_>, limit: Duration) -> CommandResult {
+    /// Sends one call over the keeper's lanes, and waits for a command time-out at most.
+    pub(crate) async fn ask(&self, call: Call<'_>) -> CommandResult {
         let pending = Pending::start(&self.keeper_fleet, call);
-        pending.within(limit).await
+        pending.within(self.config.command_timeout).await
     }
 
     /// Starts calls about holds at one node, in one write over the keeper's lanes. None when there is only one. Not for
@@ -378,7 +375,7 @@ impl Core {
 
     /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
-        let lost = self.at(hold.kind.names(), |gate, effects| {
+        let lost = self.at(hold.kind.names(), self.now(), |gate, effects| {
             let hold = gate.current_hold(hold.in_redis());
             let lost = effects.change(&hold, |state| state.lose(reason));
             lost.then_some(hold)
@@ -394,7 +391,7 @@ impl Core {
         let (first, held) = if hold.shared_hold().is_some() {
             (self.clean_up_lost_read(hold), vec![Arc::clone(hold)])
         } else {
-            let (first, reads) = self.at(names, |gate, effects| {
+            let (first, reads) = self.at(names, self.now(), |gate, effects| {
                 let reads = gate.reads_of(hold);
                 for read in &reads {
                     effects.change(read, |state| state.lose(reason));
@@ -460,9 +457,8 @@ impl Core {
     /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
     /// read.
     fn clean_up_lost_read(&self, read: &Arc<Hold>) -> bool {
-        let now = self.now();
-        let ended = self.at(read.kind.names(), |gate, effects| {
-            gate.expire_read(read, now, effects)
+        let ended = self.at(read.kind.names(), self.now(), |gate, effects| {
+            gate.expire_read(read, effects)
         });
         let shared = read.in_redis();
         if let Phase::Lost(reason) = shared.phase() {
@@ -478,7 +474,7 @@ impl Core {
         // Release, and before the gates are visited: see `is_closing`.
         self.closing.store(true, Ordering::Release);
         for names in self.gates.names() {
-            self.at(&names, Gate::close);
+            self.at(&names, self.now(), Gate::close);
         }
         self.latches.close();
         self.stops.notify_waiters();
@@ -526,8 +522,8 @@ pub(crate) fn settle_attempt(
     let next_is_ours = next_is_ours(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
-    let settled = core.at(names, |gate, effects| {
-        let settled = gate.answered(command, answered, now, core.rules(), effects);
+    let settled = core.at(names, now, |gate, effects| {
+        let settled = gate.answered(command, answered, effects);
         if let Some((hold, Settled::Unsettled)) = &settled {
             // Under the gate's lock: the next try of it plans a look of its own.
             core.schedule.forget(hold);
@@ -610,10 +606,10 @@ pub(crate) fn settle_release(
         ReleaseAnswer::Failed(failure) => Some(failure.clone()),
         _ => None,
     };
-    let (over, is_missing) = core.at(names, |gate, effects| {
+    let (over, is_missing) = core.at(names, now, |gate, effects| {
         // Under the gate's lock: of several who have the answer, the first ends the hold.
         let is_missing = says_missing && !hold.has_ended();
-        let over = gate.release_answered(hold, sent, answer, now, core.rules(), effects);
+        let over = gate.release_answered(hold, sent, answer, effects);
         (over, is_missing)
     });
     if over {
@@ -650,8 +646,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
 /// Gives up the last release of `hold`, and leaves its key to the lease.
 pub(crate) fn give_up_release(core: &Core, hold: &Arc<Hold>, failure: Failure) {
     core.schedule.forget(hold);
-    let now = core.now();
-    core.at(hold.kind.names(), |gate, effects| {
-        gate.end_release(hold, Err(failure.into()), None, now, effects);
+    core.at(hold.kind.names(), core.now(), |gate, effects| {
+        gate.end_release(hold, Err(failure.into()), None, effects);
     });
 }

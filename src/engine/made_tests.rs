@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use super::gate::Rules;
 use super::gate::ticket::{Patience, Request, Ticket};
 use super::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing};
 use super::hold::owner::OwnerState;
 use super::hold::state::Level;
-use super::hold::{Hold, Origin, TaskId};
+use super::hold::{Hold, Origin, Rules, TaskId};
 use crate::clock::Moment;
-use crate::lease::{LeaseMs, RenewalPlan};
+use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
 
 pub(crate) const LEASE: LeaseMs = LeaseMs::from_millis(30_000);
@@ -21,7 +20,7 @@ pub(crate) const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(5),
     unavailable_after: Duration::from_secs(10),
     runs_since: Moment::from_nanos(0),
-    plan: RenewalPlan { lease: LEASE },
+    watchdog: LEASE,
     passes_on: false,
 };
 

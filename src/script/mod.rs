@@ -2,13 +2,11 @@
 //!
 //! A [`Call`] is one command: a Lua script or a plain command, with its keys and arguments. It borrows them, and is
 //! encoded where it is sent: as `EVALSHA`, or as `EVAL` when the server does not know the script. [`call`] embeds
-//! the files under `lua/`, and [`reply`] has the table of what they answer. Every script is harmless when it runs twice;
-//! its header says why.
+//! the files under `lua/`, and has the table of what they answer. Every script is harmless when it runs twice; its header
+//! says why.
 
 #[cfg(test)]
 pub(crate) mod any_reply_tests;
 pub(crate) mod call;
-mod reply;
 
-pub(crate) use self::call::{Call, Encoded, HoldRef, Order, Turn, Undo, Undoable};
-pub(crate) use self::reply::Reply;
+pub(crate) use self::call::{Call, Encoded, HoldRef, Order, Reply, Turn, Undo, Undoable};

@@ -15,7 +15,7 @@
 //!    the next connection. If it is the server's role that shows it, commands fail before they are sent: a replica that
 //!    takes writes (`replica-read-only no`) would grant what the master grants, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tokio::sync::{Notify, watch};
 
 use super::window::{Place, Queueable, Window};
 use crate::backend::connect::{ClusterNode, Connection, Dialer, Hello, MasterTerm, ServerInfo};
-use crate::backend::failure::{AttemptPace, BrokenLinks, Failure};
+use crate::backend::failure::{AttemptPace, Failure};
 use crate::backend::timers::Timers;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
@@ -83,6 +83,32 @@ impl LaneConfig {
             server,
             is_replicas: false,
         })
+    }
+}
+
+/// Which connections broke: the keeper waits for it. Number 0 is the one server, the others are nodes of a cluster.
+#[derive(Default)]
+pub(crate) struct BrokenLinks {
+    nodes: Mutex<BTreeSet<u32>>,
+    added: Notify,
+}
+
+impl BrokenLinks {
+    pub(crate) fn add(&self, node: u32) {
+        self.nodes.lock().insert(node);
+        self.added.notify_one();
+    }
+
+    /// A node cannot be connected to.
+    pub(crate) fn unreached(&self) {
+        self.added.notify_one();
+    }
+
+    /// Waits until a connection breaks, or cannot be made; returns the nodes whose connections broke.
+    pub(crate) async fn wait(&self) -> BTreeSet<u32> {
+        self.added.notified().await;
+        // No await after this one, so a future that is dropped early has not taken the permit.
+        std::mem::take(&mut *self.nodes.lock())
     }
 }
 

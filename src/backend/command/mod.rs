@@ -7,7 +7,7 @@ mod send;
 mod window;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};
-pub(crate) use self::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
+pub(crate) use self::lane::{BrokenLinks, Connected, Lane, LaneConfig, MIN_SILENCE};
 pub(crate) use self::pending::Pending;
 pub(crate) use self::send::{
     CommandResult, FailedSend, TimedReply, all_once, asking_once, connected, once, read_once,

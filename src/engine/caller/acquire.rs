@@ -25,7 +25,7 @@ use crate::engine::gate::ticket::{GRACE, Patience, Request, Ticket, Verdict};
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
-use crate::engine::hold::{Effects, Hold, Origin};
+use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::log::log;
@@ -46,7 +46,7 @@ pub(crate) fn request(
     if kind.commands.has_reads() {
         lease.of_several()?;
     }
-    let resolved = lease.resolve(core.plan.lease, core.config.max_lease)?;
+    let resolved = lease.resolve(core.watchdog, core.config.max_lease)?;
     let (level, at_most) = match lease {
         Lease::Watchdog => (Level::Watchdog, None),
         Lease::Fixed(_) => (Level::Fixed, None),
@@ -55,7 +55,7 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: at_most.map_or(resolved, |limit| limit.min(core.plan.lease)),
+        lease: at_most.map_or(resolved, |limit| limit.min(core.watchdog)),
         level,
         at_most,
         patience: Patience::of(wait, since),
@@ -195,9 +195,7 @@ fn begin(
                 Box::pin(waiting.join(&hold, pending)).await;
                 !waiting.ticket.is_decided()
             }
-            (Arrival::In(read), _) => waiting.decide_at_once(Verdict::Granted(read)),
-            (Arrival::Busy, _) => waiting.decide_at_once(Verdict::Busy(None)),
-            (Arrival::Again, _) => waiting.decide_at_once(Verdict::Again),
+            (Arrival::Decided(_), _) => false,
             (Arrival::First(_) | Arrival::Queued, _) => true,
         };
         Ok(FirstStep::Asked(waiting, queued))
@@ -294,8 +292,8 @@ impl Waiting<'_> {
     ) -> Result<(Arrival<Pending>, Option<Arc<Hold>>), Error> {
         let (core, ticket) = (self.core, &self.ticket);
         let mut attempt = None;
-        let arrival = core.at(ticket.request.kind.names(), |gate, effects| {
-            gate.arrive(ticket, now, core.rules(), effects, |shared| {
+        let arrival = core.at(ticket.request.kind.names(), now, |gate, effects| {
+            let arrival = gate.arrive(ticket, effects, |shared| {
                 if let Some(shared) = shared {
                     return start_join(fleet, shared, ticket);
                 }
@@ -310,23 +308,17 @@ impl Waiting<'_> {
                 let pending = Pending::start(fleet, call.of_new_caller(patient));
                 attempt = Some(Arc::clone(&hold));
                 (hold, pending)
-            })
+            });
+            if let Arrival::Decided(verdict) = &arrival {
+                ticket.decide(verdict.clone(), effects);
+            }
+            arrival
         });
         // The client failed everybody at its gates when it closed. It would not fail a ticket that comes later.
         if core.is_closing() {
-            if let Arrival::In(read) = arrival {
-                drop_level(core, &ticket.request.entered(read));
-            }
             return Err(Error::Closed);
         }
         Ok((arrival, attempt))
-    }
-
-    /// Decides the ticket with the gate's own answer, so there is nothing to wait for.
-    fn decide_at_once(&self, verdict: Verdict) -> bool {
-        // The gate does not have the ticket, so nobody else decides it, and there is nobody to wake.
-        self.ticket.decide(verdict, &mut Effects::default());
-        false
     }
 
     /// Sends the first try. After it the ticket is decided or queued. It has no timer: the keeper ends an overdue try.
@@ -374,9 +366,9 @@ impl Waiting<'_> {
             return verdict;
         }
         let names = self.ticket.request.kind.names();
-        let grant = self
-            .core
-            .at(names, |gate, effects| gate.present(&self.ticket, effects));
+        let grant = self.core.at(names, self.core.now(), |gate, effects| {
+            gate.present(&self.ticket, effects)
+        });
         if let Some((hold, uncollected)) = grant {
             drop_level(self.core, &uncollected.request.entered(hold));
         }
@@ -460,7 +452,7 @@ impl Drop for Waiting<'_> {
         // Dropped last, when no lock is held: it may own a guard of the same lock.
         let _waker = self.ticket.take_waker();
         let names = self.ticket.request.kind.names();
-        let (unsent, uncollected) = self.core.at(names, |gate, effects| {
+        let (unsent, uncollected) = self.core.at(names, self.core.now(), |gate, effects| {
             let unsent = gate.attempt_of(&self.ticket);
             (unsent, gate.withdraw(&self.ticket, effects))
         });

@@ -42,9 +42,8 @@ pub(crate) fn call<'a>(core: &Core, hold: &'a Hold, count: Option<u32>) -> Call<
 /// Records that Redis acknowledged a write that was sent at `sent_at`.
 pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at: Moment) {
     if count.is_none() {
-        let rules = core.rules();
-        core.at(hold.kind.names(), |gate, effects| {
-            gate.downgraded(hold, sent_at, rules, effects);
+        core.at(hold.kind.names(), core.now(), |gate, effects| {
+            gate.downgraded(hold, sent_at, effects);
         });
     }
 }

@@ -65,8 +65,8 @@ fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<u32, No
             Ok(count)
         });
     }
-    core.at(hold.kind.names(), |gate, effects| {
-        gate.enter_read(hold, request.level, now, effects)
+    core.at(hold.kind.names(), now, |gate, effects| {
+        gate.enter_read(hold, request.level, effects)
     })
 }
 
@@ -89,8 +89,8 @@ pub(crate) async fn enter_beside(
     core.check_open()?;
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
-    let read = core.at(own.kind.names(), |gate, effects| {
-        gate.read_beside(own, request, number, term, now, effects)
+    let read = core.at(own.kind.names(), now, |gate, effects| {
+        gate.read_beside(own, request, number, term, effects)
     });
     let Some(read) = read else {
         let lost = own.lost_reason(core.now());
@@ -98,7 +98,7 @@ pub(crate) async fn enter_beside(
     };
     let entered = new_level(core, request.entered(Arc::clone(&read)));
     let shared = read.in_redis();
-    let promised = shared.with(|state| state.covers(request.level, term, core.plan, now));
+    let promised = shared.with(|state| state.covers(request.level, term, core.watchdog, now));
     if !promised {
         write(core, &read, request, 0).await?;
     }
@@ -144,8 +144,8 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         rounds: 0,
     };
     let number = core.number();
-    let read = core.at(names, |gate, effects| {
-        gate.read_beside(hold, &request, number, term, now, effects)
+    let read = core.at(names, now, |gate, effects| {
+        gate.read_beside(hold, &request, number, term, effects)
     });
     read.map(|read| request.entered(read))
 }

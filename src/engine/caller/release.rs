@@ -130,8 +130,8 @@ fn part_with(
         hold, level, owner, ..
     } = entered;
     let send = fleet.map(|fleet| || Pending::start(fleet, hold.kind.release(&hold.id, 0)));
-    let given_back = core.at(hold.kind.names(), |gate, effects| {
-        gate.give_back(hold, *level, now, core.rules(), send, effects)
+    let given_back = core.at(hold.kind.names(), now, |gate, effects| {
+        gate.give_back(hold, *level, send, effects)
     });
     match given_back {
         GivenBack::Sent(_) | GivenBack::LeftToKeeper => {
@@ -201,9 +201,8 @@ impl Drop for SentRelease<'_> {
         };
         if hold.phase() == Phase::Ending {
             // The command is still in the gate's seat. The keeper awaits it before it sends its own.
-            self.core.at(hold.kind.names(), |_, effects| {
-                effects.release(hold);
-            });
+            let (core, names) = (self.core, hold.kind.names());
+            core.at(names, core.now(), |_, effects| effects.release(hold));
         }
     }
 }
@@ -230,8 +229,8 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         Some(_) if *level != Level::Fixed => false,
         Some(_) => {
             let (number, now) = (core.number(), core.now());
-            core.at(hold.kind.names(), |gate, effects| {
-                gate.leave_behind(hold, number, now, effects)
+            core.at(hold.kind.names(), now, |gate, effects| {
+                gate.leave_behind(hold, number, effects)
             })
         }
     };
@@ -245,10 +244,11 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         let hold = hold.in_redis();
         core.schedule.forget(hold);
         hold.end(Ok(()));
-        core.at(hold.kind.names(), |gate, _| gate.vacate(hold));
+        core.at(hold.kind.names(), core.now(), |gate, _| gate.vacate(hold));
     } else if left && core.is_closing() {
         // The end of a client waits for holds that somebody has. Nobody has this read any more.
-        core.at(hold.kind.names(), Gate::leave_abandoned_reads);
+        let names = hold.kind.names();
+        core.at(names, core.now(), Gate::leave_abandoned_reads);
     }
     left
 }

@@ -8,7 +8,7 @@ use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket, Verdict};
 use crate::backend::{Class, Failure};
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, LastAnswer, Rules};
+use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::engine::hold::{Effects, Hold};
 use crate::error::{Error, LostReason};
@@ -110,13 +110,25 @@ pub(crate) enum GivenBack<C> {
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
+    /// The seat that `hold` has, if it has one: its own, or the gate's.
+    pub(super) fn seat_of(&self, hold: &Hold) -> &Seat<C> {
+        self.own_seats.get(&hold.number).unwrap_or(&self.seat)
+    }
+
+    pub(super) fn seat_of_mut(&mut self, hold: &Hold) -> &mut Seat<C> {
+        let own = self.own_seats.get_mut(&hold.number);
+        own.unwrap_or(&mut self.seat)
+    }
+
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Seat<C>> {
+        std::iter::once(&self.seat).chain(self.own_seats.values())
+    }
+
     /// Applies the answer to the attempt that `command` is of. `None` if somebody else did.
     pub(crate) fn answered(
         &mut self,
         command: &C,
         answer: Answered,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) -> Option<(Arc<Hold>, Settled)> {
         let mut attempt = self.seat.answered(command)?;
@@ -131,13 +143,11 @@ impl<C: Clone + PartialEq> Gate<C> {
             gate: self,
             attempt,
             is_join,
-            now,
-            rules,
             effects,
         };
         let settled = answered.settle(answer);
         if let Some((tried, answer)) = tried {
-            self.settle_counted(beside, &tried, &answer, now, rules, effects);
+            self.settle_counted(beside, &tried, &answer, effects);
         }
         if !self.queue.is_empty() {
             // The job may have had nothing to do until now.
@@ -153,14 +163,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         &mut self,
         hold: &Arc<Hold>,
         level: Level,
-        now: Moment,
-        rules: Rules,
         send: Option<impl FnOnce() -> C>,
         effects: &mut Effects,
     ) -> GivenBack<C> {
-        let finish_by = now + rules.command_timeout;
+        let (now, finish_by) = (effects.now, effects.finish_by());
         let left = if hold.shared_hold().is_some() {
-            self.leave_read(hold, level, now, finish_by, effects)
+            self.leave_read(hold, level, effects)
         } else {
             match effects.change(hold, |state| state.leave(level, now, finish_by)) {
                 Left::Levels(count) => Some(GivenBack::Levels(count)),
@@ -173,18 +181,17 @@ impl<C: Clone + PartialEq> Gate<C> {
             Some(GivenBack::Downgrade) => effects.change(hold.in_redis(), HoldState::write_begins),
             _ => {}
         }
-        left.unwrap_or_else(|| self.begin_release(hold.in_redis(), now, rules, send, effects))
+        left.unwrap_or_else(|| self.begin_release(hold.in_redis(), send, effects))
     }
 
     /// The last level of `hold` was given back.
     fn begin_release(
         &mut self,
         hold: &Arc<Hold>,
-        now: Moment,
-        rules: Rules,
         send: Option<impl FnOnce() -> C>,
         effects: &mut Effects,
     ) -> GivenBack<C> {
+        let now = effects.now;
         let held = self.seat_of(hold).held();
         if !held.is_some_and(|held| Arc::ptr_eq(held, hold)) {
             effects.release(hold);
@@ -196,7 +203,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let waits = may_stay && self.job.is_some() && !self.queue.is_empty();
         // Where Redis keeps the queue, Redis decides whose turn it is, so no window is needed.
         let stays = waits && (hold.kind.has_queue() || self.succession.stays(now));
-        if stays && self.pass_on(hold, now, rules, effects) {
+        if stays && self.pass_on(hold, effects) {
             return GivenBack::PassedOn;
         }
         self.notify_job();
@@ -242,8 +249,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         hold: &Arc<Hold>,
         sent: &SentAs<'_, C>,
         answer: ReleaseAnswer,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) -> bool {
         if hold.has_ended() {
@@ -257,11 +262,11 @@ impl<C: Clone + PartialEq> Gate<C> {
             }
             ReleaseAnswer::Rejected(error) => (Err(error), None),
             ReleaseAnswer::Failed(failure) => {
-                self.release_failed(hold, sent, failure, now, rules, effects);
+                self.release_failed(hold, sent, failure, effects);
                 return false;
             }
         };
-        self.end_release(hold, result, heard_by, now, effects);
+        self.end_release(hold, result, heard_by, effects);
         true
     }
 
@@ -270,8 +275,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         hold: &Arc<Hold>,
         sent: &SentAs<'_, C>,
         failure: Failure,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) {
         let (command, sent_at) = match *sent {
@@ -287,8 +290,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.wakeups.release_answered(hold.number, None);
         let in_seat = self.seat_of_mut(hold).release_failed(hold, command);
         if in_seat && !hold.kind.commands.leaves_the_seat() {
-            self.command_failed(failure, sent_at.unwrap_or(now));
-            self.give_up(now, rules, effects);
+            self.command_failed(failure, sent_at.unwrap_or(effects.now));
+            self.give_up(effects);
             self.notify_job();
         }
         effects.release(hold);
@@ -301,14 +304,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         hold: &Arc<Hold>,
         result: Result<(), Error>,
         heard_by: Option<u32>,
-        now: Moment,
         effects: &mut Effects,
     ) {
         let others = self.wakeups.release_answered(hold.number, heard_by);
         // Where Redis keeps the queue, Redis decides whose turn it is, so no gap is needed.
         let alone = self.seat.next().is_none() && !hold.kind.has_queue();
         if alone && self.seat.release_of(hold).is_some() {
-            self.succession.released(others, now);
+            self.succession.released(others, effects.now);
         }
         if result.is_ok() {
             self.failing_since = None;
@@ -335,6 +337,39 @@ impl<C: Clone + PartialEq> Gate<C> {
         busy
     }
 
+    /// The lock is busy for the head, and so for all behind it: concludes the tickets in the queue whose wait is over.
+    pub(super) fn conclude_late(&mut self, effects: &mut Effects) {
+        let now = effects.now;
+        loop {
+            if !self.recheck_head() {
+                return;
+            }
+            let Some(head) = self.head().filter(|head| head.is_over(now)) else {
+                break;
+            };
+            self.queue.remove(head.number);
+            self.conclude(&head, Verdict::Busy(None), effects);
+        }
+        while let Some(ticket) = self.queue.take_late(now) {
+            self.conclude(&ticket, Verdict::Busy(None), effects);
+        }
+    }
+
+    /// Returns whether the last busy answer counts for the head, and so for all behind it. A head that asks for less
+    /// tries at once.
+    pub(super) fn recheck_head(&mut self) -> bool {
+        let wants = |head: &Arc<Ticket>| head.request.kind.commands.wants();
+        let less = self
+            .queue
+            .head()
+            .is_some_and(|head| wants(head) < self.busy_for);
+        if less && self.forget_busy() {
+            self.try_at_once = true;
+            self.notify_job();
+        }
+        !less
+    }
+
     /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
     pub(super) fn recheck_busy(&mut self) {
         if self.seat.is_free() && self.forget_busy() {
@@ -346,7 +381,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Whether the gate knows that the lock is busy for `ticket` (rule 3 of [`gate`](crate::engine::gate)).
     pub(super) fn knows_busy(&self, ticket: &Ticket, now: Moment) -> bool {
         match &self.seat {
-            Seat::Held { hold, .. } if now < hold.valid_until() => true,
+            Seat::Held { hold } if now < hold.valid_until() => true,
             Seat::Shared { shared, .. } if shared.is_valid(now) && !self.may_read(ticket, now) => {
                 true
             }
@@ -378,7 +413,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
-    fn give_up(&mut self, now: Moment, rules: Rules, effects: &mut Effects) {
+    fn give_up(&mut self, effects: &mut Effects) {
+        let (now, rules) = (effects.now, effects.rules);
         let is_long =
             |since: Moment| since.max(rules.runs_since).until(now) >= rules.unavailable_after;
         let LastAnswer::Failed(failure) = &self.last_answer else {
@@ -404,8 +440,6 @@ pub(super) struct AnsweredAttempt<'a, C> {
     pub(super) attempt: Attempt<C>,
     /// Whether it is a join of the hold that has the seat.
     pub(super) is_join: bool,
-    pub(super) now: Moment,
-    pub(super) rules: Rules,
     pub(super) effects: &'a mut Effects,
 }
 
@@ -426,11 +460,11 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
 
     pub(super) fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
-        let (now, request) = (self.now, &ticket.request);
+        let (now, request) = (self.effects.now, &ticket.request);
         let term = request.lease.term(grant.sent_at);
         let commands = &request.kind.commands;
         if commands.is_shared() {
-            let most = self.rules.plan.lease;
+            let most = self.effects.rules.watchdog;
             self.effects
                 .change(hold, |state| state.assure(most, grant.sent_at));
         }
@@ -451,17 +485,19 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
                 self.gate.command_failed(Failure::too_late(), *since);
             }
             let verdict = || Verdict::failed(Failure::too_late());
-            let late_since = ticket.grant_was_late(*since).max(self.rules.runs_since);
+            let late_since = ticket
+                .grant_was_late(*since)
+                .max(self.effects.rules.runs_since);
             let late_for = late_since.until(now);
             if ticket.request.patience == Patience::Forever
-                && late_for >= self.rules.unavailable_after
+                && late_for >= self.effects.rules.unavailable_after
             {
                 // Its lease is shorter than the way to the server. Others must not wait behind it for ever.
                 ticket.decide(verdict(), self.effects);
             } else {
                 self.requeue(verdict);
             }
-            self.gate.give_up(now, self.rules, self.effects);
+            self.gate.give_up(self.effects);
             return settled;
         }
         hold.keep(grant.token, grant.server_age);
@@ -473,26 +509,24 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.succession.got(now);
         }
         if commands.has_reads() {
-            self.gate
-                .grant_reads(hold, ticket, grant, now, self.rules, self.effects);
+            self.gate.grant_reads(hold, ticket, grant, self.effects);
             return Settled::Held;
         }
         if commands.leaves_the_seat() {
-            self.gate.own_seats.seat(hold);
+            self.gate.give_own_seat(hold);
             // The grant removed the note.
             self.gate.writer_waits = None;
-            self.gate
-                .deliver(ticket, Arc::clone(hold), now, self.effects);
+            self.gate.deliver(ticket, Arc::clone(hold), self.effects);
             // There may be more.
             self.gate.try_at_once = true;
             return Settled::Held;
         }
-        self.gate.seat.hold(Arc::clone(hold));
+        let held = Arc::clone(hold);
+        self.gate.seat = Seat::Held { hold: held };
         self.gate
             .owner_holds(request.owner.as_ref(), hold, self.effects);
-        self.gate.conclude_late(now, self.effects);
-        self.gate
-            .deliver(ticket, Arc::clone(hold), now, self.effects);
+        self.gate.conclude_late(self.effects);
+        self.gate.deliver(ticket, Arc::clone(hold), self.effects);
         Settled::Held
     }
 
@@ -501,8 +535,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.last_answer = LastAnswer::Nothing;
         self.gate.failing_since = None;
         let ticket = &self.attempt.ticket;
-        self.gate
-            .join_granted(ticket, grant, self.now, self.rules, self.effects);
+        self.gate.join_granted(ticket, grant, self.effects);
         Settled::Joined
     }
 
@@ -521,14 +554,13 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     pub(super) fn unwanted(&mut self) -> Settled {
         let hold = &self.attempt.hold;
         self.effects.change(hold, HoldState::give_up);
-        let seat = if hold.kind.commands.leaves_the_seat() {
+        if hold.kind.commands.leaves_the_seat() {
             // The next one need not wait for it.
             self.gate.try_at_once = true;
-            self.gate.own_seats.seat(hold)
-        } else {
-            &mut self.gate.seat
-        };
-        seat.release(hold, None, None, self.now);
+            self.gate.give_own_seat(hold);
+        }
+        let seat = self.gate.seat_of_mut(hold);
+        seat.release(hold, None, None, self.effects.now);
         self.effects.release(hold);
         Settled::Unwanted
     }
@@ -544,8 +576,8 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.wakeups.answered_busy();
         self.requeue(|| Verdict::Busy(until));
         // A lease that has ended since the try was sent does not decide for tickets that came meanwhile.
-        if !self.attempt.early && until.is_none_or(|until| self.now < until) {
-            self.gate.conclude_late(self.now, self.effects);
+        if !self.attempt.early && until.is_none_or(|until| self.effects.now < until) {
+            self.gate.conclude_late(self.effects);
         }
         self.gate.recheck_head();
         if self.attempt.early {
@@ -594,19 +626,20 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         } else {
             self.requeue(|| Verdict::failed(failure));
         }
-        self.gate.give_up(self.now, self.rules, self.effects);
+        self.gate.give_up(self.effects);
         self.not_got()
     }
 
     /// Whether there is time for one more try within a command time-out.
     fn is_early(&self) -> bool {
-        self.attempt.ticket.request.since + self.rules.command_timeout / 2 > self.now
+        self.attempt.ticket.request.since + self.effects.rules.command_timeout / 2
+            > self.effects.now
     }
 
     /// Puts the ticket back into the queue, or ends its wait.
     fn requeue(&mut self, verdict: impl FnOnce() -> Verdict) {
         let ticket = &self.attempt.ticket;
-        if ticket.is_over(self.now) {
+        if ticket.is_over(self.effects.now) {
             ticket.decide(verdict(), self.effects);
         } else if ticket.is_waiting() {
             self.gate.queue.insert(Arc::clone(ticket));

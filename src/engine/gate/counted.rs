@@ -1,5 +1,4 @@
-//! The gate of a counted lock: which seat a hold has, and what a busy answer says of requests that ask for different numbers
-//! of permits.
+//! The gate of a counted lock: what an answer says of requests that ask for different numbers of permits.
 //!
 //! 1. Requests are served in the order of the calls, whatever they ask for. So if the lock is busy for the head of the queue,
 //!    it is for all behind it.
@@ -10,16 +9,16 @@
 //!    without a try. And a hold that is given back is passed on to the head if the head asks for as much, no try is
 //!    under way, and no request of another client waited at the time of the grant.
 //!
-//! For a lock that is not counted every request asks for one, and the only seat is that of the gate.
+//! Other locks pass none of this: each of their requests asks for one, and the only seat is that of the gate.
 
 use std::sync::Arc;
 
 use super::answers::{Answered, AnsweredAttempt, Grant, NextOne, Settled};
 use super::seat::{Attempt, Seat};
-use super::ticket::{Patience, Ticket, Verdict};
+use super::ticket::{Patience, Ticket};
 use crate::backend::Failure;
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, LastAnswer, Rules};
+use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::state::HoldState;
 use crate::engine::hold::{Effects, Hold};
 
@@ -29,36 +28,6 @@ const MOST_TOGETHER: u32 = 64;
 const MOST_PERMITS: u32 = 1_024;
 
 impl<C: Clone + PartialEq> Gate<C> {
-    /// The seat that `hold` has, if it has one: its own, or the gate's.
-    pub(super) fn seat_of(&self, hold: &Hold) -> &Seat<C> {
-        self.own_seats.of(hold).unwrap_or(&self.seat)
-    }
-
-    pub(super) fn seat_of_mut(&mut self, hold: &Hold) -> &mut Seat<C> {
-        self.own_seats.of_mut(hold).unwrap_or(&mut self.seat)
-    }
-
-    pub(super) fn seats(&self) -> impl Iterator<Item = &Seat<C>> {
-        std::iter::once(&self.seat).chain(self.own_seats.iter())
-    }
-
-    /// The lock is busy for the head, and so for all behind it: concludes the tickets in the queue whose wait is over.
-    pub(super) fn conclude_late(&mut self, now: Moment, effects: &mut Effects) {
-        loop {
-            if !self.recheck_head() {
-                return;
-            }
-            let Some(head) = self.head().filter(|head| head.is_over(now)) else {
-                break;
-            };
-            self.queue.remove(head.number);
-            self.conclude(&head, Verdict::Busy(None), effects);
-        }
-        while let Some(ticket) = self.queue.take_late(now) {
-            self.conclude(&ticket, Verdict::Busy(None), effects);
-        }
-    }
-
     /// The tickets behind `head` that a try for it asks for, too, if it is first: some more than were granted lately.
     pub(crate) fn beside(&self, head: &Ticket) -> Vec<Arc<Ticket>> {
         if !self.is_head(head) {
@@ -87,10 +56,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         beside: Vec<(Arc<Ticket>, Arc<Hold>)>,
         tried: &Attempt<C>,
         answer: &Answered,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) {
+        let now = effects.now;
         let asked = 1 + beside.len() as u64;
         let wants = tried.ticket.request.kind.commands.wants();
         let granted = match answer {
@@ -106,8 +74,6 @@ impl<C: Clone + PartialEq> Gate<C> {
                     ..tried.clone()
                 },
                 is_join: false,
-                now,
-                rules,
                 effects: &mut *effects,
             };
             match answer {
@@ -146,17 +112,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.wakeups.answered_busy();
         self.busy_for = if in_part { wants } else { 1 };
         if until.is_none_or(|until| now < until) {
-            self.conclude_late(now, effects);
+            self.conclude_late(effects);
         }
         self.recheck_head();
-    }
-
-    /// A message came, or messages come from now on. A try under way may have run before: its "busy" may be old.
-    pub(super) fn heard_beside_try(&mut self) {
-        let attempt = self.seat.attempt();
-        if attempt.is_some_and(|attempt| attempt.hold.kind.commands.leaves_the_seat()) {
-            self.seat.is_early();
-        }
     }
 
     /// Whether no permit is left for `ticket`, though nobody waits here: the job still listens, and would have heard of one.
@@ -166,24 +124,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let request = &ticket.request;
         let wants = request.kind.commands.wants();
-        let counts = request.kind.commands.leaves_the_seat() && request.patience != Patience::Once;
+        let counts = request.patience != Patience::Once && wants >= self.busy_for;
         let listens = self.job.is_some() && self.wakeups.hear_holder();
-        counts && listens && wants >= self.busy_for && until.is_none_or(|until| now < until)
+        counts && listens && until.is_none_or(|until| now < until)
     }
 
-    /// Returns whether the last busy answer counts for the head, and so for all behind it. A head that asks for less
-    /// tries at once.
-    pub(super) fn recheck_head(&mut self) -> bool {
-        let wants = |head: &Arc<Ticket>| head.request.kind.commands.wants();
-        let less = self
-            .queue
-            .head()
-            .is_some_and(|head| wants(head) < self.busy_for);
-        if less && self.forget_busy() {
-            self.try_at_once = true;
-            self.notify_job();
-        }
-        !less
+    /// Gives `hold` a seat of its own.
+    pub(super) fn give_own_seat(&mut self, hold: &Arc<Hold>) {
+        let hold = Arc::clone(hold);
+        self.own_seats.insert(hold.number, Seat::Held { hold });
     }
 }
 

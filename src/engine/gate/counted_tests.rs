@@ -11,9 +11,10 @@ use crate::engine::gate::answers::{
     Answered, GivenBack, Grant, NextOne, ReleaseAnswer, SentAs, Settled,
 };
 use crate::engine::gate::next::Step;
-use crate::engine::gate::own_seats::OwnSeats;
+use crate::engine::gate::ticket::Verdict;
 use crate::engine::gate::ticket::{Patience, Request};
 use crate::engine::hold::Origin;
+use crate::engine::hold::Rules;
 use crate::engine::hold::state::{Level, Phase};
 use crate::engine::made_tests::{RULES, Sort, at, kind, origin, request};
 
@@ -146,18 +147,14 @@ impl World {
         };
         self.number += 1;
         let ticket = Ticket::new(self.number, request(Sort::Permits(wants), patience));
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(at(1), self.rules);
         let (hold, command) = self.attempt(&ticket);
         let first = command;
-        let arrival = self
-            .gate
-            .arrive(&ticket, at(1), self.rules, &mut effects, |_| {
-                (hold, command)
-            });
+        let arrival = self.gate.arrive(&ticket, &mut effects, |_| (hold, command));
         if !matches!(arrival, Arrival::First(_)) {
             self.commands.retain(|command| command.id != first);
         }
-        if matches!(arrival, Arrival::Busy) {
+        if matches!(arrival, Arrival::Decided(Verdict::Busy(_))) {
             ticket.decide(Verdict::Busy(None), &mut effects);
         }
         self.callers.push(Caller {
@@ -225,7 +222,7 @@ impl World {
         let command = self.commands.remove(index);
         let granted = command.executed.unwrap_or(0);
         let done = granted > 0;
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(at(1), self.rules);
         match command.what {
             What::Try => {
                 let next = if command.full {
@@ -248,7 +245,7 @@ impl World {
                 };
                 let waiting = self.waiting();
                 let gate = &mut self.gate;
-                let settled = gate.answered(&command.id, answer, at(1), self.rules, &mut effects);
+                let settled = gate.answered(&command.id, answer, &mut effects);
                 let (hold, settled) = settled.expect("nobody else settles it");
                 if settled == Settled::Over {
                     hold.end(Ok(()));
@@ -270,14 +267,7 @@ impl World {
                 };
                 let sent = SentAs::Seat(&command.id);
                 let gate = &mut self.gate;
-                gate.release_answered(
-                    &command.hold,
-                    &sent,
-                    answer,
-                    at(1),
-                    self.rules,
-                    &mut effects,
-                );
+                gate.release_answered(&command.hold, &sent, answer, &mut effects);
             }
         }
         self.carry_out(effects);
@@ -297,9 +287,9 @@ impl World {
         } else {
             ReleaseAnswer::Missing
         };
-        let (sent, mut effects) = (SentAs::Keeper(at(1)), Effects::default());
+        let (sent, mut effects) = (SentAs::Keeper(at(1)), Effects::at(at(1), self.rules));
         self.gate
-            .release_answered(&hold, &sent, answer, at(1), self.rules, &mut effects);
+            .release_answered(&hold, &sent, answer, &mut effects);
         // A tainted hold is given back again.
         let _ = effects.carry_out();
         self.see_busy();
@@ -313,8 +303,8 @@ impl World {
         if self.gate.job().is_none() {
             return;
         }
-        let mut effects = Effects::default();
-        let step = self.gate.step(at(1), self.rules, true, &mut effects);
+        let mut effects = Effects::at(at(1), self.rules);
+        let step = self.gate.step(true, &mut effects);
         self.carry_out(effects);
         let Step::Serve { head, at_once, .. } = step else {
             return;
@@ -374,7 +364,7 @@ impl World {
 
     /// It gives its permits back, or goes away.
     fn leaves(&mut self, index: usize) {
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(at(1), self.rules);
         let caller = &mut self.callers[index];
         if std::mem::replace(&mut caller.over, true) {
             return;
@@ -388,14 +378,7 @@ impl World {
             let command = self.command(What::Release, &hold);
             let send = sends.then_some(|| command);
             let gate = &mut self.gate;
-            let back = gate.give_back(
-                &hold,
-                Level::Watchdog,
-                at(1),
-                self.rules,
-                send,
-                &mut effects,
-            );
+            let back = gate.give_back(&hold, Level::Watchdog, send, &mut effects);
             self.passed_on += u32::from(matches!(back, GivenBack::PassedOn));
             if !matches!(back, GivenBack::Sent(_)) {
                 self.commands.retain(|known| known.id != command);
@@ -503,8 +486,8 @@ impl World {
             (TOTAL, 0),
             "a permit is lost"
         );
-        let mut effects = Effects::default();
-        let _ = self.gate.step(at(1), self.rules, false, &mut effects);
+        let mut effects = Effects::at(at(1), self.rules);
+        let _ = self.gate.step(false, &mut effects);
         let _ = effects.carry_out();
         self.gate.writer_waits_withdrawn(at(1));
         assert!(self.gate.is_unused(), "something is left at the gate");
@@ -536,20 +519,19 @@ fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_bes
 /// The caller of the first came back often without being polled, so its grant is kept for longer.
 #[test]
 fn a_grant_that_is_kept_for_long_delays_taking_back_none_behind_it() {
-    let mut seats = OwnSeats::<u32>::default();
+    let mut gate = Gate::<u32>::default();
     for (number, rounds) in [(1, 5), (2, 0), (3, 1), (4, 0)] {
         let asked = Request {
             rounds,
             ..request(Sort::Permits(1), Patience::Forever)
         };
         let ticket = Ticket::new(number, asked);
-        ticket.decide(Verdict::Busy(None), &mut Effects::default());
-        seats.expect_collection(&ticket, at(number));
+        ticket.decide(Verdict::Busy(None), &mut Effects::at(at(1), RULES));
+        gate.expect_collection(&ticket, at(number));
     }
     let mut order = Vec::new();
-    while let Some(grant) = seats.uncollected() {
-        order.push(grant.ticket.number);
-        seats.take_uncollected();
+    while let Some(ticket) = gate.take_uncollected() {
+        order.push(ticket.number);
     }
     assert_eq!(order, [2, 3, 4, 1]);
 }

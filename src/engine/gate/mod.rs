@@ -32,50 +32,33 @@ pub(crate) mod fair;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod next;
-mod own_seats;
 mod readers;
 pub(crate) mod seat;
 mod shared_hold;
 pub(crate) mod succession;
 pub(crate) mod ticket;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::own_seats::OwnSeats;
 use self::seat::{Attempt, Seat, Vacated};
 use self::succession::{Succession, Wakeups};
-use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Verdict};
+use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Uncollected, Verdict};
 use super::hold::kind::Kind;
 use super::hold::owner::OwnerState;
 use super::hold::state::{HoldState, Level, Phase};
-use super::hold::{Effects, Hold};
+use super::hold::{Effects, Hold, Rules};
 use crate::backend::{Failure, Pending};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::lease::RenewalPlan;
 use crate::names::{ByNames, Names};
 
 /// The most waiters of a client that have a place in a queue that Redis keeps; the others wait behind them. Each grant
 /// makes Redis walk that queue.
 const MOST_PLACES: usize = 64;
-
-/// The settings of a gate.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
-    pub(crate) command_timeout: Duration,
-    /// How long a wait without a limit goes on while every try fails.
-    pub(crate) unavailable_after: Duration,
-    /// Since when the process has been running without a pause.
-    pub(crate) runs_since: Moment,
-    pub(crate) plan: RenewalPlan,
-    /// Whether holds are passed on.
-    pub(crate) passes_on: bool,
-}
 
 /// What is known of the lock from the last answer of Redis.
 #[derive(Debug, Clone, Default)]
@@ -89,8 +72,11 @@ pub(crate) enum LastAnswer {
 
 pub(crate) struct Gate<C> {
     seat: Seat<C>,
-    /// The seats of holds that left the gate's seat.
-    own_seats: OwnSeats<C>,
+    /// The seats of a counted lock's holds, by their numbers: the gate's seat is for tries only. A hold has its own from its
+    /// grant until it is passed on, or its last release is answered, so a release of one hold delays no other.
+    own_seats: BTreeMap<u64, Seat<C>>,
+    /// The grants that were delivered and may not be collected yet, in the order in which they are taken back.
+    uncollected: VecDeque<Uncollected>,
     queue: Queue<Arc<Ticket>>,
     /// Wakes the keeper's job when something changes at the gate. It stores one permit.
     job: Option<Arc<Notify>>,
@@ -126,7 +112,8 @@ impl<C> Default for Gate<C> {
     fn default() -> Self {
         Self {
             seat: Seat::Free,
-            own_seats: OwnSeats::default(),
+            own_seats: BTreeMap::new(),
+            uncollected: VecDeque::new(),
             queue: Queue::default(),
             job: None,
             last_answer: LastAnswer::Nothing,
@@ -149,12 +136,10 @@ pub(crate) enum Arrival<C> {
     First(C),
     /// Its join has a place beside the hold in the seat: the caller sends the join.
     Join(Arc<Hold>, C),
-    /// It has a read of the hold in the seat.
-    In(Arc<Hold>),
     Queued,
-    Busy,
-    /// Its owner holds the lock: it can enter.
-    Again,
+    /// The gate knows the answer: the lock is busy, its owner holds it and it can enter, or it has a read of the hold in the
+    /// seat.
+    Decided(Verdict),
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -162,24 +147,24 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn arrive(
         &mut self,
         ticket: &Arc<Ticket>,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
         attempt: impl FnOnce(Option<&Arc<Hold>>) -> (Arc<Hold>, C),
     ) -> Arrival<C> {
+        let now = effects.now;
         if self.may_enter(ticket, now) {
-            return Arrival::Again;
+            return Arrival::Decided(Verdict::Again);
         }
         if let Seat::Shared { .. } = &self.seat
-            && let Some(read) = self.read_without_asking(ticket, now, rules, effects)
+            && let Some(read) = self.read_without_asking(ticket, effects)
         {
-            return Arrival::In(read);
+            return Arrival::Decided(Verdict::Granted(read));
         }
         let is_open = self.seat.is_free() && self.succession.left_until(now).is_none();
+        let is_counted = ticket.request.kind.commands.leaves_the_seat();
+        let is_full = is_counted && self.is_full_for(ticket, now);
         // The note of an older request here would let this one go before those of others.
-        let is_noted = self.has_writer_waits() && ticket.request.kind.commands.leaves_the_seat();
-        let waits = is_noted || self.is_full_for(ticket, now);
-        if is_open && self.queue.is_empty() && !waits {
+        let is_noted = is_counted && self.has_writer_waits();
+        if is_open && self.queue.is_empty() && !is_noted && !is_full {
             // All callers that got the last answer are gone (3: "busy" only if somebody still listens).
             self.last_answer = LastAnswer::Nothing;
             self.failing_since = None;
@@ -194,7 +179,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         if ticket.request.patience == Patience::Once {
             if self.knows_busy(ticket, now) {
-                return Arrival::Busy;
+                return Arrival::Decided(Verdict::Busy(None));
             }
             self.recheck_busy();
         }
@@ -205,7 +190,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.notify_job();
         }
         // If only the note of another request kept it from trying, the job tries at once.
-        self.try_at_once |= is_open && self.queue.is_empty() && !self.is_full_for(ticket, now);
+        self.try_at_once |= is_open && self.queue.is_empty() && !is_full;
         self.queue.insert(Arc::clone(ticket));
         self.recheck_head();
         if self.calls() {
@@ -270,17 +255,9 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
-    fn deliver(
-        &mut self,
-        ticket: &Arc<Ticket>,
-        hold: Arc<Hold>,
-        now: Moment,
-        effects: &mut Effects,
-    ) {
-        if self.job.is_some() && ticket.request.kind.commands.leaves_the_seat() {
-            self.own_seats.expect_collection(ticket, now);
-        } else if self.job.is_some() {
-            self.seat.expect_collection(ticket, now);
+    fn deliver(&mut self, ticket: &Arc<Ticket>, hold: Arc<Hold>, effects: &mut Effects) {
+        if self.job.is_some() {
+            self.expect_collection(ticket, effects.now);
         }
         ticket.decide(Verdict::Granted(hold), effects);
     }
@@ -326,6 +303,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         news
     }
 
+    /// A message came, or messages come from now on. A try for a counted lock that is under way may have run before: its
+    /// "busy" may be old.
+    fn heard_beside_try(&mut self) {
+        let attempt = self.seat.attempt();
+        if attempt.is_some_and(|attempt| attempt.hold.kind.commands.leaves_the_seat()) {
+            self.seat.is_early();
+        }
+    }
+
     /// Whether messages of the channel arrive from now on.
     pub(crate) fn set_listening(&mut self, live: bool) {
         self.wakeups.set_listening(live);
@@ -356,14 +342,15 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Frees the seat of a hold that is lost, or left to its lease; the next one here may try.
     pub(crate) fn vacate(&mut self, hold: &Arc<Hold>) {
-        self.requeue_join(hold);
-        let vacated = match self.own_seats.vacate(hold) {
-            Vacated::NotHere => self.seat.vacate(hold),
-            vacated => {
-                // The try that is under way may have run before.
-                self.seat.is_early();
-                vacated
-            }
+        if let Seat::Shared { .. } = &self.seat {
+            self.requeue_join(hold);
+        }
+        let vacated = if self.own_seats.remove(&hold.number).is_some() {
+            // The try that is under way may have run before.
+            self.seat.is_early();
+            Vacated::Free
+        } else {
+            self.seat.vacate(hold)
         };
         match vacated {
             Vacated::NotHere => return,
@@ -372,6 +359,10 @@ impl<C: Clone + PartialEq> Gate<C> {
                 self.queue.remove(ticket.number);
                 self.try_at_once = false;
             }
+        }
+        if self.own_seats.is_empty() {
+            // Nothing is left to be collected.
+            self.uncollected.clear();
         }
         self.last_answer = LastAnswer::Nothing;
         self.notify_job();
@@ -402,6 +393,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         kind.is_some_and(Kind::has_queue)
     }
 
+    /// Whether Redis has, or may need, a note that a request of this client waits.
+    pub(crate) fn concerns_notes(&self) -> bool {
+        self.has_writer_waits() || self.queue.first_writer().is_some()
+    }
+
+    pub(crate) fn has_writer_waits(&self) -> bool {
+        self.writer_waits.is_some()
+    }
+
     /// The hold in the seat that others wait behind.
     pub(crate) fn watched(&self) -> Option<&Arc<Hold>> {
         self.seat.held().filter(|_| self.has_queue())
@@ -415,7 +415,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// The last answer about others' holds, by which the next try is planned. Nothing while this client's own hold is
     /// watched: the refusal of a join says nothing of that hold.
     pub(crate) fn last_answer(&self, now: Moment) -> &LastAnswer {
-        let watches = self.seat.held().is_some() && !self.head_may_read(now);
+        let watches = match &self.seat {
+            Seat::Held { .. } => true,
+            Seat::Shared { .. } => !self.head_may_read(now),
+            _ => false,
+        };
         if watches {
             &LastAnswer::Nothing
         } else {
@@ -429,17 +433,17 @@ impl<C: Clone + PartialEq> Gate<C> {
         let occupant = self.seat.occupant();
         let others =
             others.filter(move |hold| occupant.is_none_or(|occupant| !Arc::ptr_eq(hold, occupant)));
-        let own = self.own_seats.iter().filter_map(Seat::occupant);
+        let own = self.own_seats.values().filter_map(Seat::occupant);
         occupant.into_iter().chain(others).chain(own)
     }
 
     /// How many holds callers have: reads, where callers get those.
     pub(crate) fn count_holds(&self) -> usize {
         let own = match &self.seat {
-            Seat::Held { hold, .. } => Some(hold),
+            Seat::Held { hold } => Some(hold),
             _ => None,
         };
-        let permits = self.own_seats.iter().filter_map(Seat::occupant);
+        let permits = self.own_seats.values().filter_map(Seat::occupant);
         let held = |hold: &&Arc<Hold>| hold.phase() == Phase::Held && !hold.is_abandoned();
         self.reads().chain(own).chain(permits).filter(held).count()
     }
@@ -475,7 +479,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Whether a task has waited for a while for a lock that it holds itself. Reports each ticket once.
     pub(crate) fn report_self_wait(&self, now: Moment) -> bool {
         let own = match &self.seat {
-            Seat::Held { hold, .. } => Some(hold.task()),
+            Seat::Held { hold } => Some(hold.task()),
             // A shared hold outlives the read of the task that asked for it, so only its reads count.
             _ => None,
         };
@@ -525,17 +529,12 @@ impl<C: Clone + PartialEq> Gate<C> {
 impl<C: Clone + PartialEq> Gate<C> {
     /// Passes `hold`, which has the seat and no level any more, on to the head of the queue. Returns whether it did: then
     /// `hold` has ended.
-    fn pass_on(
-        &mut self,
-        hold: &Arc<Hold>,
-        now: Moment,
-        rules: Rules,
-        effects: &mut Effects,
-    ) -> bool {
+    fn pass_on(&mut self, hold: &Arc<Hold>, effects: &mut Effects) -> bool {
+        let (now, rules) = (effects.now, effects.rules);
         let Some(ticket) = self.next_holder(hold, now, rules) else {
             return false;
         };
-        let Some(state) = effects.change(hold, |state| state.pass_on(rules.plan, now)) else {
+        let Some(state) = effects.change(hold, |state| state.pass_on(rules.watchdog, now)) else {
             return false;
         };
         let request = &ticket.request;
@@ -544,17 +543,18 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.queue.remove(ticket.number);
         self.failing_since = None;
         if request.kind.commands.leaves_the_seat() {
-            self.own_seats.vacate(hold);
-            self.own_seats.seat(&next);
+            self.own_seats.remove(&hold.number);
+            self.give_own_seat(&next);
             self.recheck_head();
         } else {
             self.last_answer = LastAnswer::Nothing;
-            self.seat.hold(Arc::clone(&next));
+            let hold = Arc::clone(&next);
+            self.seat = Seat::Held { hold };
             self.owner_holds(request.owner.as_ref(), &next, effects);
-            self.conclude_late(now, effects);
+            self.conclude_late(effects);
         }
         effects.look(&next);
-        self.deliver(&ticket, next, now, effects);
+        self.deliver(&ticket, next, effects);
         if self.job_sleeps_until > now + CALL_AFTER {
             // The job would wake too late if the grant is not collected.
             self.notify_job();
@@ -576,11 +576,11 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The hold that has the field of `hold` now (8).
     pub(crate) fn current_hold(&self, hold: &Arc<Hold>) -> Arc<Hold> {
-        let current = match &self.seat {
-            Seat::Held { hold: held, .. } if held.id == hold.id => Some(held),
-            _ => self.own_seats.current(hold),
-        };
-        Arc::clone(current.unwrap_or(hold))
+        if self.own_seats.contains_key(&hold.number) {
+            return Arc::clone(hold);
+        }
+        let mut held = self.seats().filter_map(Seat::held);
+        Arc::clone(held.find(|held| held.id == hold.id).unwrap_or(hold))
     }
 
     /// A last release of `hold` is sent, and its message comes back where all clients listen to one channel. In a queue

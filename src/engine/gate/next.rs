@@ -11,13 +11,14 @@
 //!    [`MOST_CALLED`] of them together: to wake a longer queue at each late grant would cost a busy process too much.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, Rules};
+use crate::engine::gate::Gate;
 use crate::engine::hold::kind::Kind;
-use crate::engine::hold::{Effects, Hold};
+use crate::engine::hold::{Effects, Hold, Rules};
 
 const MOST_CALLED: usize = 256;
 
@@ -52,20 +53,18 @@ pub(crate) enum Step<C> {
 
 impl<C: Clone + PartialEq> Gate<C> {
     /// What the job has to do next. A job that still listens to the channel does not end yet.
-    pub(crate) fn step(
-        &mut self,
-        now: Moment,
-        rules: Rules,
-        listening: bool,
-        effects: &mut Effects,
-    ) -> Step<C> {
+    pub(crate) fn step(&mut self, listening: bool, effects: &mut Effects) -> Step<C> {
+        let (now, rules) = (effects.now, effects.rules);
         self.job_sleeps_until = Moment::NEVER;
         if let Some(step) = self.under_way(now, rules) {
             return step;
         }
-        if (self.seat.is_free() || self.head_may_read(now))
-            && let Some(step) = self.next_in_line(now, rules, effects)
-        {
+        let serves = match &self.seat {
+            Seat::Free => true,
+            Seat::Shared { .. } => self.head_may_read(now),
+            _ => false,
+        };
+        if serves && let Some(step) = self.next_in_line(effects) {
             return step;
         }
         if listening {
@@ -75,7 +74,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.succession.forget_gap();
         self.wakeups.set_listening(false);
         // Under the same lock: without a job nobody would remove the note.
-        let writer_waits = self.withdraw_writer_waits();
+        let writer_waits = match &self.writer_waits {
+            Some(_) => self.withdraw_writer_waits(),
+            None => None,
+        };
         Step::Over { writer_waits }
     }
 
@@ -132,13 +134,9 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Serves the first who still waits, unless the lock is left to others: the seat is free, or is to be shared.
-    fn next_in_line(
-        &mut self,
-        now: Moment,
-        rules: Rules,
-        effects: &mut Effects,
-    ) -> Option<Step<C>> {
-        self.conclude_late_heads(now, effects);
+    fn next_in_line(&mut self, effects: &mut Effects) -> Option<Step<C>> {
+        let (now, rules) = (effects.now, effects.rules);
+        self.conclude_late_heads(effects);
         if let Some(until) = self.succession.left_until(now) {
             self.try_at_once = true;
             return Some(Step::LeaveFree(until));
@@ -151,7 +149,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Concludes the first tickets if their wait is over. Their callers would return by themselves, if anybody polled them.
-    fn conclude_late_heads(&mut self, now: Moment, effects: &mut Effects) {
+    fn conclude_late_heads(&mut self, effects: &mut Effects) {
+        let now = effects.now;
         while let Some(head) = self.queue.head().cloned()
             && matches!(head.request.patience, Patience::Until(end) if now >= end)
             && let Some(verdict) = self.final_verdict(&head, now)
@@ -163,12 +162,37 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The oldest grant that is not collected, if there is one.
-    fn uncollected(&mut self) -> Option<&mut Uncollected> {
-        match self.own_seats.uncollected() {
-            Some(grant) => Some(grant),
-            None => self.seat.uncollected(),
+    /// `ticket` got its grant, and has not collected it yet.
+    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+        // Those in front that were collected are dropped.
+        self.uncollected();
+        let until = |grant: &Uncollected| grant.kept_until(Duration::MAX);
+        let new = Uncollected {
+            ticket: Arc::clone(ticket),
+            since: now,
+            called: false,
+        };
+        let ahead = |grant: &Uncollected| until(grant) <= until(&new);
+        let place = self.uncollected.partition_point(ahead);
+        if let Some(first) = self.uncollected.front_mut().filter(|_| place == 0) {
+            // Called waiters that are polled meanwhile find only the new grant, so they are called again for this one.
+            first.called = false;
         }
+        self.uncollected.insert(place, new);
+    }
+
+    /// The uncollected grant that is taken back first.
+    fn uncollected(&mut self) -> Option<&mut Uncollected> {
+        while let Some(grant) = self.uncollected.front()
+            && !grant.ticket.is_decided()
+        {
+            self.uncollected.pop_front();
+        }
+        self.uncollected.front_mut()
+    }
+
+    pub(super) fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
+        self.uncollected.pop_front().map(|grant| grant.ticket)
     }
 
     /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared
@@ -195,12 +219,8 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Takes back a grant that was not collected in time; its hold is to be given back by one level. Before that it calls
     /// the waiters behind it (3).
-    pub(crate) fn take_back(
-        &mut self,
-        now: Moment,
-        rules: Rules,
-        effects: &mut Effects,
-    ) -> Option<(Arc<Hold>, Arc<Ticket>)> {
+    pub(crate) fn take_back(&mut self, effects: &mut Effects) -> Option<(Arc<Hold>, Arc<Ticket>)> {
+        let (now, rules) = (effects.now, effects.rules);
         let by = self.collect_by(rules)?;
         let grant = self.uncollected().filter(|_| by <= now)?;
         if now < grant.kept_until(rules.command_timeout) {
@@ -213,11 +233,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         let hold = ticket.revoke()?;
         self.pass_over(u64::MAX, effects);
         Some((hold, ticket))
-    }
-
-    fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
-        let own = self.own_seats.take_uncollected();
-        own.or_else(|| self.seat.take_uncollected())
     }
 
     /// The caller of `ticket`, which was called, is polled. Returns the grant that it may take over, to be given back by
@@ -271,15 +286,15 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The command of the attempt at `hold` that is under way, and its ticket.
     pub(crate) fn attempt_at(&self, hold: &Arc<Hold>) -> Option<(C, Arc<Ticket>)> {
-        let attempt = self.seat.attempt().or(self.seat.next());
-        let attempt = attempt.filter(|attempt| Arc::ptr_eq(&attempt.hold, hold))?;
+        let tries = self.seat.tries();
+        let attempt = tries.filter(|attempt| Arc::ptr_eq(&attempt.hold, hold))?;
         Some((attempt.command.clone(), Arc::clone(&attempt.ticket)))
     }
 
     /// The command of the attempt of `ticket` that is under way.
     pub(crate) fn attempt_of(&self, ticket: &Arc<Ticket>) -> Option<C> {
-        let attempt = self.seat.attempt().or(self.seat.next());
-        let attempt = attempt.filter(|attempt| Arc::ptr_eq(&attempt.ticket, ticket));
+        let tries = self.seat.tries();
+        let attempt = tries.filter(|attempt| Arc::ptr_eq(&attempt.ticket, ticket));
         attempt.map(|attempt| attempt.command.clone())
     }
 

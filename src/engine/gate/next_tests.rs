@@ -9,8 +9,8 @@ use crate::engine::hold::state::{Left, Level};
 use crate::engine::made_tests::{RULES, Sort, at, held, hold, request, ticket};
 
 fn step(gate: &mut Gate<u32>, now: Moment, listening: bool) -> Step<u32> {
-    let mut effects = Effects::default();
-    let step = gate.step(now, RULES, listening, &mut effects);
+    let mut effects = Effects::at(now, RULES);
+    let step = gate.step(listening, &mut effects);
     effects.carry_out();
     step
 }
@@ -76,10 +76,10 @@ fn who_is_late_is_answered_and_the_next_one_tries_at_once() {
 fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     let mut gate = read();
     let decided = ticket(2, Sort::Reads);
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(at(1), RULES);
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
-    gate.seat.expect_collection(&decided, at(3));
+    gate.expect_collection(&decided, at(3));
     let by = at(3) + KEPT_FOR;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));
     assert!(watches(step(&mut gate, at(3), true)));
@@ -119,7 +119,7 @@ fn what_is_overdue_is_the_command_of_its_hold() {
         _ => panic!("it is tried for"),
     };
     let other = held(3, Level::Watchdog);
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(at(1), RULES);
     assert_eq!(gate.overdue(&other, &mut effects), None);
     assert!(!is_overdue(&gate));
     assert_eq!(gate.overdue(&hold, &mut effects), Some(20));
@@ -137,8 +137,22 @@ fn a_release_that_is_overdue_is_left_to_the_keeper() {
     }
     gate.seat.release(&over, Some(7), None, at(1));
     for (hold, command, left) in [(&other, None, 0), (&over, Some(7), 1)] {
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(at(1), RULES);
         assert_eq!(gate.overdue(hold, &mut effects), command);
         assert_eq!(effects.carry_out().releases.len(), left);
     }
+}
+
+#[test]
+fn a_grant_that_is_not_collected_is_taken_out_once() {
+    let decided = ticket(2, Sort::Reads);
+    let mut effects = Effects::at(at(1), RULES);
+    decided.decide(Verdict::Again, &mut effects);
+    let _ = effects.carry_out();
+    let mut gate = Gate::<u32>::default();
+    gate.expect_collection(&decided, at(3));
+    assert_eq!(gate.uncollected().map(|grant| grant.since), Some(at(3)));
+    assert!(gate.take_uncollected().is_some());
+    assert!(gate.take_uncollected().is_none());
+    assert!(gate.uncollected().is_none());
 }

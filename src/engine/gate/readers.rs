@@ -14,10 +14,10 @@ use super::seat::Seat;
 use super::shared_hold::SharedHold;
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, Rules, WriterWaits};
+use crate::engine::gate::{Gate, WriterWaits};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
-use crate::engine::hold::{Effects, Hold, Origin, TaskId};
+use crate::engine::hold::{Effects, Hold, Origin, Rules, TaskId};
 use crate::error::LostReason;
 use crate::lease::Term;
 
@@ -43,30 +43,30 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(super) fn read_without_asking(
         &mut self,
         ticket: &Arc<Ticket>,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
+        let (now, rules) = (effects.now, effects.rules);
         let Seat::Shared { shared, .. } = &self.seat else {
             return None;
         };
         let term = ticket.request.lease.term(now);
         let open = shared.is_open(now) && self.may_read(ticket, now);
         let read = open && self.covers(ticket, term, now, rules);
-        read.then(|| self.add_read(ticket, term, now, effects))?
+        read.then(|| self.add_read(ticket, term, effects))?
     }
 
     fn covers(&self, ticket: &Ticket, term: Term, now: Moment, rules: Rules) -> bool {
         let level = ticket.request.level;
         let held = self.seat.held();
-        held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.plan, now)))
+        held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.watchdog, now)))
     }
 
     /// A command that was sent at `sent_at` was granted to a reader, so every reader ahead of the first writer that
     /// still waits gets a read. Each lease counts from then, or from the arrival of its reader if that was later. A reader
     /// whose lease would outlast the grant asks for itself.
-    fn admit_readers(&mut self, sent_at: Moment, now: Moment, rules: Rules, effects: &mut Effects) {
-        self.conclude_late_non_readers(now, effects);
+    fn admit_readers(&mut self, sent_at: Moment, effects: &mut Effects) {
+        let (now, rules) = (effects.now, effects.rules);
+        self.conclude_late_non_readers(effects);
         let mut last = 0;
         while let Some(ticket) = self.queue.next_reader(last).cloned() {
             last = ticket.number;
@@ -79,16 +79,17 @@ impl<C: Clone + PartialEq> Gate<C> {
                 continue;
             }
             self.queue.remove(ticket.number);
-            let Some(read) = self.add_read(&ticket, term, now, effects) else {
+            let Some(read) = self.add_read(&ticket, term, effects) else {
                 self.queue.insert(ticket);
                 return;
             };
-            self.deliver(&ticket, read, now, effects);
+            self.deliver(&ticket, read, effects);
         }
     }
 
     /// Concludes the tickets whose wait is over and that may not read the hold in the seat. Readers ask for themselves.
-    fn conclude_late_non_readers(&mut self, now: Moment, effects: &mut Effects) {
+    fn conclude_late_non_readers(&mut self, effects: &mut Effects) {
+        let now = effects.now;
         let mut may_ask = Vec::new();
         while let Some(ticket) = self.queue.take_late(now) {
             if self.may_read(&ticket, now) {
@@ -122,8 +123,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         hold: &Arc<Hold>,
         ticket: &Arc<Ticket>,
         grant: Grant,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) {
         let term = ticket.request.lease.term(grant.sent_at);
@@ -135,18 +134,17 @@ impl<C: Clone + PartialEq> Gate<C> {
             // The grant removed the note.
             self.writer_waits = None;
         }
-        self.deliver(ticket, read, now, effects);
-        self.admit_readers(grant.sent_at, now, rules, effects);
+        self.deliver(ticket, read, effects);
+        self.admit_readers(grant.sent_at, effects);
     }
 
     pub(super) fn join_granted(
         &mut self,
         ticket: &Arc<Ticket>,
         grant: Grant,
-        now: Moment,
-        rules: Rules,
         effects: &mut Effects,
     ) {
+        let now = effects.now;
         let term = ticket.request.lease.term(grant.sent_at);
         if let Seat::Shared { shared, .. } = &mut self.seat {
             effects.change(shared.hold(), |state| state.prolong(term, now));
@@ -154,13 +152,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         if ticket.is_waiting() {
             let reads = self.may_read(ticket, now);
-            match reads.then(|| self.add_read(ticket, term, now, effects)) {
-                Some(Some(read)) => self.deliver(ticket, read, now, effects),
+            match reads.then(|| self.add_read(ticket, term, effects)) {
+                Some(Some(read)) => self.deliver(ticket, read, effects),
                 // The answer came too late.
                 _ => self.queue.insert(Arc::clone(ticket)),
             }
         }
-        self.admit_readers(grant.sent_at, now, rules, effects);
+        self.admit_readers(grant.sent_at, effects);
     }
 
     /// A join was refused because a writer waits elsewhere, so the next reader asks, too.
@@ -178,7 +176,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         &mut self,
         ticket: &Arc<Ticket>,
         term: Term,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let Seat::Shared { shared, .. } = &mut self.seat else {
@@ -186,7 +183,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         };
         let (request, hold) = (&ticket.request, Arc::clone(shared.hold()));
         let origin = ticket.origin(&hold.id);
-        self.add(&hold, request, origin, term, now, effects)
+        self.add(&hold, request, origin, term, effects)
     }
 
     fn add(
@@ -195,12 +192,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         request: &Request,
         origin: Origin,
         term: Term,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let shared = self.seat.shared_hold(hold)?;
         let read = Hold::read(hold, origin, request.level, term);
-        if !shared.add(&read, now, effects) {
+        if !shared.add(&read, effects) {
             return None;
         }
         effects.look(&read);
@@ -232,14 +228,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         &mut self,
         read: &Arc<Hold>,
         level: Level,
-        now: Moment,
         effects: &mut Effects,
     ) -> Result<u32, NoEntry> {
+        let now = effects.now;
         let hold = read.in_redis();
         effects.change(hold, |state| state.expire(now));
         let count = effects.change(read, |state| state.enter(level, now))?;
         if let Some(shared) = self.seat.shared_hold(hold) {
-            shared.sync(read, now, effects);
+            shared.sync(read, effects);
         }
         effects.look(hold);
         Ok(count)
@@ -252,13 +248,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         request: &Request,
         number: u64,
         term: Term,
-        now: Moment,
         effects: &mut Effects,
     ) -> Option<Arc<Hold>> {
         let hold = read.in_redis();
         if !self.seat.shared_hold(hold)?.has(read) {
             return None;
         }
+        let now = effects.now;
         let held = effects.change(read, |state| {
             state.expire(now);
             state.phase() == Phase::Held
@@ -267,7 +263,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if read.kind.commands.is_shared() {
             origin.entered_by = read.entered_by;
         }
-        held.then(|| self.add(hold, request, origin, term, now, effects))?
+        held.then(|| self.add(hold, request, origin, term, effects))?
     }
 
     /// Gives a level of `read` back. Returns `None` if that was the last level of the last read.
@@ -275,10 +271,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         &mut self,
         read: &Arc<Hold>,
         level: Level,
-        now: Moment,
-        finish_by: Moment,
         effects: &mut Effects,
     ) -> Option<GivenBack<C>> {
+        let (now, finish_by) = (effects.now, effects.finish_by());
         let hold = read.in_redis();
         let (valid_until, ends) = effects.change(hold, |state| {
             state.expire(now);
@@ -295,25 +290,19 @@ impl<C: Clone + PartialEq> Gate<C> {
                 Some(GivenBack::Lost(reason))
             }
             (Left::Levels(count), Some(shared)) => {
-                shared.sync(read, now, effects);
+                shared.sync(read, effects);
                 effects.look(read);
                 Some(GivenBack::Levels(count))
             }
-            (Left::Last, Some(_)) => self.end_read(read, now, finish_by, effects),
+            (Left::Last, Some(_)) => self.end_read(read, effects),
         }
     }
 
     /// `read` is over. Returns `None` if it was the last one.
-    fn end_read(
-        &mut self,
-        read: &Arc<Hold>,
-        now: Moment,
-        finish_by: Moment,
-        effects: &mut Effects,
-    ) -> Option<GivenBack<C>> {
+    fn end_read(&mut self, read: &Arc<Hold>, effects: &mut Effects) -> Option<GivenBack<C>> {
         let hold = read.in_redis();
         let shared = self.seat.shared_hold(hold);
-        let left = shared.and_then(|shared| shared.remove(read, now, finish_by, effects));
+        let left = shared.and_then(|shared| shared.remove(read, effects));
         match left {
             Some(Left::Last) => {
                 self.requeue_join(hold);
@@ -327,12 +316,7 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// The leases of `read` ended while its shared hold goes on. The last read ends the shared hold, whose release waits
     /// for as long as that read was promised the lock. Returns false if the read ended before.
-    pub(crate) fn expire_read(
-        &mut self,
-        read: &Arc<Hold>,
-        now: Moment,
-        effects: &mut Effects,
-    ) -> bool {
+    pub(crate) fn expire_read(&mut self, read: &Arc<Hold>, effects: &mut Effects) -> bool {
         let hold = read.in_redis();
         let shared = self.seat.shared_hold(hold);
         let Some(shared) = shared.filter(|shared| shared.has(read)) else {
@@ -348,7 +332,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             effects.release(hold);
             return true;
         }
-        match self.end_read(read, now, now, effects) {
+        match self.end_read(read, effects) {
             Some(GivenBack::Downgrade) => effects.downgrade(hold),
             // It is lost, and reported, with the others.
             Some(GivenBack::Lost(_)) => return false,
@@ -364,9 +348,9 @@ impl<C: Clone + PartialEq> Gate<C> {
         &mut self,
         read: &Arc<Hold>,
         number: u64,
-        now: Moment,
         effects: &mut Effects,
     ) -> bool {
+        let now = effects.now;
         let hold = read.in_redis();
         let shared = self.seat.shared_hold(hold);
         let Some(shared) = shared.filter(|shared| shared.has(read)) else {
@@ -397,8 +381,8 @@ impl<C: Clone + PartialEq> Gate<C> {
             return false;
         }
         let left = Hold::abandoned_read(hold, origin, term);
-        if shared.add(&left, now, effects) {
-            shared.remove(read, now, now, effects);
+        if shared.add(&left, effects) {
+            shared.remove(read, effects);
             effects.look(&left);
         }
         true
@@ -417,16 +401,11 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Redis downgraded `hold`, by a command that was sent at `sent_at`.
-    pub(crate) fn downgraded(
-        &mut self,
-        hold: &Arc<Hold>,
-        sent_at: Moment,
-        rules: Rules,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn downgraded(&mut self, hold: &Arc<Hold>, sent_at: Moment, effects: &mut Effects) {
+        let rules = effects.rules;
         let shared = self.seat.shared_hold(hold);
         if let Some(shared) = shared.filter(|shared| shared.is_exclusive()) {
-            let assure = |state: &mut HoldState| state.assure(rules.plan.lease, sent_at);
+            let assure = |state: &mut HoldState| state.assure(rules.watchdog, sent_at);
             shared.downgrade(assure, effects);
             effects.look(hold);
             self.try_at_once = true;
@@ -480,7 +459,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// when the note is there.
     pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
         // Only readers send joins.
-        let trying = self.seat.attempt().or(self.seat.next());
+        let trying = self.seat.tries();
         let writes =
             trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.leaves_notes());
         if writes || self.queue.first_writer().is_some() {
@@ -495,10 +474,6 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn writer_waits_withdrawn(&mut self, since: Moment) {
         self.writer_waits
             .take_if(|note| note.withdrawn && note.since == since);
-    }
-
-    pub(crate) fn has_writer_waits(&self) -> bool {
-        self.writer_waits.is_some()
     }
 }
 

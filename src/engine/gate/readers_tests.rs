@@ -22,7 +22,7 @@ fn asks(sort: Sort, level: Level) -> Request {
 }
 
 fn first_by(request: Request) -> Made {
-    let (mut gate, mut effects) = (Gate::default(), Effects::default());
+    let (mut gate, mut effects) = (Gate::default(), Effects::at(at(0), RULES));
     let hold = held(1, request.level);
     let ticket = Ticket::new(1, request);
     let read = gate.first_read(&hold, &ticket, LEASE.term(at(0)), &mut effects);
@@ -43,8 +43,12 @@ fn is_in(holds: &[Arc<Hold>], hold: &Arc<Hold>) -> bool {
 }
 
 impl Made {
-    fn with<R>(&mut self, change: impl FnOnce(&mut Gate<u32>, &mut Effects) -> R) -> R {
-        let mut effects = Effects::default();
+    fn with<R>(
+        &mut self,
+        now: Moment,
+        change: impl FnOnce(&mut Gate<u32>, &mut Effects) -> R,
+    ) -> R {
+        let mut effects = Effects::at(now, RULES);
         let result = change(&mut self.gate, &mut effects);
         self.rest = effects.carry_out();
         result
@@ -58,33 +62,35 @@ impl Made {
             ends_at: at(seconds + 1),
             sent_at: at(0),
         };
-        self.with(|gate, effects| gate.add_read(&ticket, term, at(0), effects))
+        self.with(at(0), |gate, effects| gate.add_read(&ticket, term, effects))
     }
 
     /// One more for the holder of `read`, at `now`.
     fn beside(&mut self, read: &Arc<Hold>, request: &Request, now: Moment) -> Option<Arc<Hold>> {
         let term = LEASE.term(now);
-        self.with(|gate, effects| gate.read_beside(read, request, 9, term, now, effects))
+        self.with(now, |gate, effects| {
+            gate.read_beside(read, request, 9, term, effects)
+        })
     }
 
     fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
         let read = Arc::clone(&self.read);
-        self.with(|gate, effects| gate.enter_read(&read, level, now, effects))
+        self.with(now, |gate, effects| gate.enter_read(&read, level, effects))
     }
 
     fn leave(&mut self, level: Level, now: Moment) -> Option<GivenBack<u32>> {
         let read = Arc::clone(&self.read);
-        self.with(|gate, effects| gate.leave_read(&read, level, now, at(90), effects))
+        self.with(now, |gate, effects| gate.leave_read(&read, level, effects))
     }
 
     fn expire(&mut self, now: Moment) -> bool {
         let read = Arc::clone(&self.read);
-        self.with(|gate, effects| gate.expire_read(&read, now, effects))
+        self.with(now, |gate, effects| gate.expire_read(&read, effects))
     }
 
     fn leave_behind(&mut self) -> bool {
         let read = Arc::clone(&self.read);
-        self.with(|gate, effects| gate.leave_behind(&read, 8, at(1), effects))
+        self.with(at(1), |gate, effects| gate.leave_behind(&read, 8, effects))
     }
 
     fn is_watched(&self) -> bool {
@@ -234,7 +240,7 @@ fn who_reads_leaves_a_read_that_nobody_has() {
         LEASE.term(at(0)).valid_until
     );
     // While anybody has one, the client that ends gives the hold back.
-    made.with(Gate::leave_abandoned_reads);
+    made.with(at(5), Gate::leave_abandoned_reads);
     assert_eq!(made.hold.phase(), Phase::Held);
     assert!(!made.leave_behind(), "it is left already");
     made.read = other;
@@ -242,7 +248,7 @@ fn who_reads_leaves_a_read_that_nobody_has() {
         made.leave(Level::Watchdog, at(2)),
         Some(GivenBack::ReadEnded)
     ));
-    made.with(Gate::leave_abandoned_reads);
+    made.with(at(5), Gate::leave_abandoned_reads);
     assert_eq!(made.hold.phase(), Phase::Ended);
     assert!(made.hold.has_ended() && made.gate.seat.is_free());
 }
@@ -254,7 +260,9 @@ fn a_hold_that_was_turned_is_one_of_those_who_share() {
         .with(|state| state.prolong(LEASE.term(at(20)), at(20)));
     let before = made.hold.valid_until();
     let hold = Arc::clone(&made.hold);
-    made.with(|gate, effects| gate.downgraded(&hold, at(5), RULES, effects));
+    made.with(at(5), |gate, effects| {
+        gate.downgraded(&hold, at(5), effects);
+    });
     assert!(matches!(&made.gate.seat, Seat::Shared { shared, .. } if !shared.is_exclusive()));
     assert!(
         made.hold.valid_until() < before,
@@ -262,7 +270,9 @@ fn a_hold_that_was_turned_is_one_of_those_who_share() {
     );
     assert!(is_in(&made.rest.looks, &made.hold) && made.gate.try_at_once);
     made.gate.try_at_once = false;
-    made.with(|gate, effects| gate.downgraded(&hold, at(5), RULES, effects));
+    made.with(at(5), |gate, effects| {
+        gate.downgraded(&hold, at(5), effects);
+    });
     assert!(!made.gate.try_at_once && made.rest.looks.is_empty(), "once");
 }
 

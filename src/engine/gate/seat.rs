@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use super::shared_hold::SharedHold;
-use super::ticket::{Ticket, Uncollected};
+use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::engine::hold::Hold;
 
@@ -46,7 +46,6 @@ pub(super) enum Seat<C> {
     Trying(Attempt<C>),
     Held {
         hold: Arc<Hold>,
-        uncollected: Option<Uncollected>,
     },
     /// Held by the callers that have reads of it; one more may ask for a read.
     Shared {
@@ -105,7 +104,7 @@ impl<C: Clone + PartialEq> Seat<C> {
             Self::Free => None,
             Self::Trying(attempt) => Some(&attempt.hold),
             Self::Shared { shared, .. } => Some(shared.hold()),
-            Self::Held { hold, .. } | Self::HandingOver { hold } | Self::Releasing { hold, .. } => {
+            Self::Held { hold } | Self::HandingOver { hold } | Self::Releasing { hold, .. } => {
                 Some(hold)
             }
         }
@@ -114,7 +113,7 @@ impl<C: Clone + PartialEq> Seat<C> {
     /// The hold in the seat, while it is held.
     pub(super) fn held(&self) -> Option<&Arc<Hold>> {
         match self {
-            Self::Held { hold, .. } => Some(hold),
+            Self::Held { hold } => Some(hold),
             Self::Shared { shared, .. } => Some(shared.hold()),
             _ => None,
         }
@@ -150,6 +149,11 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 
+    /// The try that is under way: the attempt, the join, or what was sent along with a release.
+    pub(super) fn tries(&self) -> Option<&Attempt<C>> {
+        self.attempt().or(self.next())
+    }
+
     /// The commands in flight, and their holds.
     pub(super) fn commands(&self) -> impl Iterator<Item = (&Arc<Hold>, &C)> {
         let release = match self {
@@ -160,15 +164,15 @@ impl<C: Clone + PartialEq> Seat<C> {
             } => Some((hold, command)),
             _ => None,
         };
-        let tries = self.attempt().or(self.next());
-        let tries = tries.map(|attempt| (&attempt.hold, &attempt.command));
+        let tries = self
+            .tries()
+            .map(|attempt| (&attempt.hold, &attempt.command));
         release.into_iter().chain(tries)
     }
 
     /// Whether a command of `ticket` is in flight, here or along with a release.
     pub(super) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
-        let attempt = self.attempt().or(self.next());
-        attempt.is_some_and(|attempt| attempt.is_for(ticket))
+        self.tries().is_some_and(|attempt| attempt.is_for(ticket))
     }
 
     /// What was taken has been given back while a try is under way, so its "busy" may be out of date.
@@ -198,46 +202,6 @@ impl<C: Clone + PartialEq> Seat<C> {
                 None
             }
         }
-    }
-
-    /// An attempt became a hold.
-    pub(super) fn hold(&mut self, hold: Arc<Hold>) {
-        *self = Self::Held {
-            hold,
-            uncollected: None,
-        };
-    }
-
-    /// `ticket` got its grant, and has not collected it yet.
-    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
-        let grant = Uncollected::new(ticket, now);
-        match self {
-            Self::Held { uncollected, .. } => *uncollected = Some(grant),
-            Self::Shared { shared, .. } => shared.expect_collection(grant),
-            _ => {}
-        }
-    }
-
-    /// The oldest grant that is not collected, if there is one.
-    pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
-        match self {
-            Self::Held { uncollected, .. } => {
-                uncollected.take_if(|grant| !grant.ticket.is_decided());
-                uncollected.as_mut()
-            }
-            Self::Shared { shared, .. } => shared.uncollected(),
-            _ => None,
-        }
-    }
-
-    /// Takes out the oldest grant that is not collected.
-    pub(super) fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
-        let grant = match self {
-            Self::Held { uncollected, .. } => uncollected.take(),
-            Self::Shared { shared, .. } => shared.take_uncollected(),
-            _ => None,
-        };
-        grant.map(|grant| grant.ticket)
     }
 
     /// The last release of `hold` is under way.

@@ -1,8 +1,6 @@
 //! A seat by itself: what is in it, and to whom an answer belongs.
 
 use super::*;
-use crate::engine::gate::ticket::Verdict;
-use crate::engine::hold::Effects;
 use crate::engine::hold::state::Level;
 use crate::engine::made_tests::{Sort, at, held, hold, ticket};
 
@@ -62,11 +60,10 @@ fn what_leaves_a_key_behind_is_in_flight() {
     ] {
         assert!(seat.is_in_flight());
     }
-    let uncollected = None;
     for seat in [
         Seat::Free,
         shared(Some(attempt(2, 20))),
-        Seat::Held { hold, uncollected },
+        Seat::Held { hold },
     ] {
         assert!(!seat.is_in_flight());
     }
@@ -80,25 +77,6 @@ fn an_answer_belongs_to_its_command() {
         assert_eq!(commands(&seat), [(2, 20)]);
         assert!(seat.answered(&20).is_some() && seat.answered(&20).is_none());
         assert_eq!(seat.is_free(), is_free);
-    }
-}
-
-#[test]
-fn a_grant_that_is_not_collected_is_taken_out_once() {
-    let decided = ticket(2, Sort::Reads);
-    let mut effects = Effects::default();
-    decided.decide(Verdict::Again, &mut effects);
-    effects.carry_out();
-    let mut seat = shared(None);
-    seat.expect_collection(&decided, at(3));
-    let mut alone = Seat::<u32>::Free;
-    alone.hold(held(1, Level::Watchdog));
-    alone.expect_collection(&decided, at(3));
-    for mut seat in [seat, alone] {
-        assert_eq!(seat.uncollected().map(|grant| grant.since), Some(at(3)));
-        assert!(seat.take_uncollected().is_some());
-        assert!(seat.take_uncollected().is_none());
-        assert!(seat.uncollected().is_none());
     }
 }
 

@@ -5,11 +5,10 @@
 //! 2. Reads come, go and change only under the gate's lock.
 //! 3. An exclusive one, a writer's, has reads of one owner. Other readers wait until it is downgraded.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ticket::Uncollected;
 use crate::clock::Moment;
 use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::engine::hold::{Effects, Hold};
@@ -22,7 +21,6 @@ pub(super) struct SharedHold {
     exclusive: bool,
     /// The reads by number, each with its level of the shared hold.
     reads: BTreeMap<u64, (Arc<Hold>, Level)>,
-    uncollected: VecDeque<Uncollected>,
     /// Just before the command was sent that was answered "no writer waits".
     no_writer_at: Moment,
 }
@@ -42,7 +40,6 @@ impl SharedHold {
             hold,
             exclusive,
             reads: BTreeMap::new(),
-            uncollected: VecDeque::new(),
             no_writer_at: Moment::default(),
         }
     }
@@ -63,7 +60,8 @@ impl SharedHold {
     }
 
     /// Adds a read. Returns false if the shared hold is over.
-    pub(super) fn add(&mut self, read: &Arc<Hold>, now: Moment, effects: &mut Effects) -> bool {
+    pub(super) fn add(&mut self, read: &Arc<Hold>, effects: &mut Effects) -> bool {
+        let now = effects.now;
         let level = level(read, effects);
         let entered = effects.change(&self.hold, |state| state.enter(level, now));
         if entered.is_ok() {
@@ -73,7 +71,8 @@ impl SharedHold {
     }
 
     /// Adapts the level of `read`, whose own levels changed (1).
-    pub(super) fn sync(&mut self, read: &Arc<Hold>, now: Moment, effects: &mut Effects) {
+    pub(super) fn sync(&mut self, read: &Arc<Hold>, effects: &mut Effects) {
+        let now = effects.now;
         let wanted = level(read, effects);
         let Some((_, level)) = self.reads.get_mut(&read.number) else {
             return;
@@ -88,15 +87,11 @@ impl SharedHold {
         }
     }
 
-    /// Removes a read. Returns what is left of the shared hold; its last release is overdue at `finish_by`.
-    pub(super) fn remove(
-        &mut self,
-        read: &Arc<Hold>,
-        now: Moment,
-        finish_by: Moment,
-        effects: &mut Effects,
-    ) -> Option<Left> {
+    /// Removes a read. Returns what is left of the shared hold; its last release is overdue at a command time-out from now.
+    pub(super) fn remove(&mut self, read: &Arc<Hold>, effects: &mut Effects) -> Option<Left> {
+        let now = effects.now;
         let (_, level) = self.reads.remove(&read.number)?;
+        let finish_by = effects.finish_by();
         let left = effects.change(&self.hold, |state| state.leave(level, now, finish_by));
         if matches!(left, Left::Lost(_)) {
             // It is lost with the others.
@@ -134,31 +129,6 @@ impl SharedHold {
         now < self.no_writer_at + OPEN_FOR
     }
 
-    pub(super) fn expect_collection(&mut self, grant: Uncollected) {
-        self.uncollected.push_back(grant);
-    }
-
-    /// The oldest grant of a read that is not collected.
-    pub(super) fn uncollected(&mut self) -> Option<&mut Uncollected> {
-        while let Some(grant) = self.uncollected.front()
-            && !grant.ticket.is_decided()
-        {
-            self.uncollected.pop_front();
-        }
-        self.uncollected.front_mut()
-    }
-
-    /// Whose reads are not collected yet.
-    #[cfg(test)]
-    pub(super) fn not_collecting(&self) -> impl Iterator<Item = &Arc<super::ticket::Ticket>> {
-        let tickets = self.uncollected.iter().map(|grant| &grant.ticket);
-        tickets.filter(|ticket| ticket.is_decided())
-    }
-
-    pub(super) fn take_uncollected(&mut self) -> Option<Uncollected> {
-        self.uncollected.pop_front()
-    }
-
     /// From now on strangers may share it.
     pub(super) fn downgrade(&mut self, change: impl FnOnce(&mut HoldState), effects: &mut Effects) {
         self.exclusive = false;
@@ -169,7 +139,7 @@ impl SharedHold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::made_tests::{LEASE, origin};
+    use crate::engine::made_tests::{LEASE, RULES, origin};
     use crate::error::LostReason;
 
     /// A hold with two reads, at `now`.
@@ -180,17 +150,18 @@ mod tests {
         let reads = [2, 3].map(|number| Hold::read(&hold, origin(number), Level::Watchdog, term));
         let mut shared = SharedHold::new(hold, false);
         shared.begin(&reads[0], effects);
-        assert!(shared.add(&reads[1], now, effects));
+        assert!(shared.add(&reads[1], effects));
         (shared, reads)
     }
 
     /// The keeper may look at a read more than once.
     #[test]
     fn a_read_that_left_is_not_among_the_reads() {
-        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+        let now = Moment::from_nanos(1_000);
+        let mut effects = Effects::at(now, RULES);
         let (mut shared, reads) = shared(now, &mut effects);
         assert!(shared.has(&reads[0]) && shared.has(&reads[1]) && !shared.has_one_read());
-        shared.remove(&reads[0], now, now, &mut effects);
+        shared.remove(&reads[0], &mut effects);
         assert!(!shared.has(&reads[0]) && shared.has(&reads[1]) && shared.has_one_read());
         let _ = effects.carry_out();
     }
@@ -198,10 +169,11 @@ mod tests {
     /// Whoever found the loss reports it for all reads that are there.
     #[test]
     fn a_read_that_leaves_a_lost_hold_is_lost_with_the_others() {
-        let (now, mut effects) = (Moment::from_nanos(1_000), Effects::default());
+        let now = Moment::from_nanos(1_000);
+        let mut effects = Effects::at(now, RULES);
         let (mut shared, reads) = shared(now, &mut effects);
         assert!(shared.hold().with(|state| state.lose(LostReason::Missing)));
-        let left = shared.remove(&reads[0], now, now, &mut effects);
+        let left = shared.remove(&reads[0], &mut effects);
         assert!(matches!(left, Some(Left::Lost(LostReason::Missing))));
         assert!(shared.reads().count() == 2 && shared.has(&reads[0]));
         let _ = effects.carry_out();

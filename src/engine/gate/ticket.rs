@@ -121,7 +121,6 @@ pub(crate) struct Ticket {
     /// Whether it was reported that its task waits for itself.
     self_wait_reported: AtomicBool,
     sent: AtomicBool,
-    collected: AtomicBool,
     /// Whether it was called (woken to see whether it is polled), and has not been polled since.
     called: AtomicBool,
 }
@@ -201,14 +200,6 @@ impl Request {
 }
 
 impl Uncollected {
-    pub(super) fn new(ticket: &Arc<Ticket>, since: Moment) -> Self {
-        Self {
-            ticket: Arc::clone(ticket),
-            since,
-            called: false,
-        }
-    }
-
     pub(super) fn kept_until(&self, command_timeout: Duration) -> Moment {
         self.since + kept_for(self.ticket.request.rounds, command_timeout)
     }
@@ -243,7 +234,6 @@ impl Ticket {
             late_since: OnceLock::new(),
             self_wait_reported: AtomicBool::new(false),
             sent: AtomicBool::new(false),
-            collected: AtomicBool::new(false),
             called: AtomicBool::new(false),
         })
     }
@@ -313,8 +303,7 @@ impl Ticket {
 
     /// Whether its caller took the result.
     pub(crate) fn is_collected(&self) -> bool {
-        // Relaxed: only the caller sets and reads it.
-        self.collected.load(Ordering::Relaxed)
+        matches!(*self.state.lock(), TicketState::Closed)
     }
 
     /// The caller is gone, and has taken its waker. Returns a grant that it did not collect. Only under the lock of its
@@ -344,7 +333,6 @@ impl Ticket {
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Verdict> {
         self.poll_decided(context).map(|()| {
             let state = std::mem::replace(&mut *self.state.lock(), TicketState::Closed);
-            self.collected.store(true, Ordering::Relaxed);
             match state {
                 TicketState::Decided(verdict) => verdict,
                 TicketState::Waiting(_) | TicketState::Closed => Verdict::Again,

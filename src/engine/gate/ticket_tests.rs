@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::engine::made_tests::{Sort, Woken, at, held, hold, kind, of_owner, request, ticket};
+use crate::engine::made_tests::{
+    RULES, Sort, Woken, at, held, hold, kind, of_owner, request, ticket,
+};
 
 const INSTANT: Duration = Duration::from_nanos(1);
 
@@ -13,7 +15,7 @@ fn polled(ticket: &Ticket, waker: &Waker) -> bool {
 }
 
 fn granted(ticket: &Ticket) {
-    let mut effects = Effects::default();
+    let mut effects = Effects::at(at(1), RULES);
     let hold = held(1, Level::Watchdog);
     ticket.decide(Verdict::Granted(hold), &mut effects);
     effects.carry_out();

@@ -397,10 +397,25 @@ impl Measured {
     }
 }
 
-/// Collected under a gate's lock, carried out after it.
-#[derive(Default)]
+/// The settings of a gate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) command_timeout: Duration,
+    /// How long a wait without a limit goes on while every try fails.
+    pub(crate) unavailable_after: Duration,
+    /// Since when the process has been running without a pause.
+    pub(crate) runs_since: Moment,
+    /// The watchdog's lease.
+    pub(crate) watchdog: LeaseMs,
+    /// Whether holds are passed on.
+    pub(crate) passes_on: bool,
+}
+
+/// A change at a gate: its time, and what follows from it, which is collected under the gate's lock and carried out after it.
 #[must_use]
 pub(crate) struct Effects {
+    pub(crate) now: Moment,
+    pub(crate) rules: Rules,
     wakers: Vec<Waker>,
     changed: Vec<Arc<Hold>>,
     work: KeeperWork,
@@ -429,6 +444,21 @@ impl KeeperWork {
 }
 
 impl Effects {
+    pub(crate) fn at(now: Moment, rules: Rules) -> Self {
+        Self {
+            now,
+            rules,
+            wakers: Vec::new(),
+            changed: Vec::new(),
+            work: KeeperWork::default(),
+        }
+    }
+
+    /// When a last release that begins now is overdue.
+    pub(crate) fn finish_by(&self) -> Moment {
+        self.now + self.rules.command_timeout
+    }
+
     /// Wakes a task later.
     pub(crate) fn wake(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);

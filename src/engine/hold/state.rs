@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, LostReason};
-use crate::lease::{LeaseMs, RenewalPlan, Term};
+use crate::lease::{LeaseMs, Term};
 
 /// How long before the end of its validity a hold is declared lost, so that nobody learns of the loss too late.
 pub(crate) const EARLY: Duration = Duration::from_millis(2);
@@ -409,13 +409,13 @@ impl HoldState {
     }
 
     /// For how long a renewal that is sent now asks, if the watchdog keeps it.
-    pub(crate) fn renewal_lease(&self, plan: RenewalPlan, now: Moment) -> Option<LeaseMs> {
+    pub(crate) fn renewal_lease(&self, watchdog: LeaseMs, now: Moment) -> Option<LeaseMs> {
         if self.is_watched() {
-            return Some(plan.lease);
+            return Some(watchdog);
         }
         let rest = now.until(self.limit);
         let is_kept = self.limited > 0 && rest >= ROUNDED;
-        is_kept.then(|| plan.lease.min(LeaseMs::of(rest)))
+        is_kept.then(|| watchdog.min(LeaseMs::of(rest)))
     }
 
     /// A command that was sent at `sent_at` found it in Redis, and renewed it for `lease` if the watchdog keeps it.
@@ -491,9 +491,9 @@ impl HoldState {
     }
 
     /// Whether one more level with `term` needs no command, because acknowledged leases cover it already.
-    pub(crate) fn covers(&self, level: Level, term: Term, plan: RenewalPlan, now: Moment) -> bool {
+    pub(crate) fn covers(&self, level: Level, term: Term, watchdog: LeaseMs, now: Moment) -> bool {
         let enough = match level {
-            Level::Watchdog => now < plan.renewal(self.valid_until),
+            Level::Watchdog => now < watchdog.renewal(self.valid_until),
             Level::Fixed | Level::Limited => term.valid_until <= self.promised,
         };
         self.phase == Phase::Held && now < self.valid_until && enough
@@ -531,10 +531,10 @@ impl HoldState {
     /// Passes the hold in Redis on to another waiter of this client, after the last level was given back. Returns the
     /// state of the new hold, with one level under the watchdog. Returns `None` if anything is uncertain, if the lease
     /// may be longer than the watchdog's, or if a renewal is due.
-    pub(crate) fn pass_on(&mut self, plan: RenewalPlan, now: Moment) -> Option<Self> {
+    pub(crate) fn pass_on(&mut self, watchdog: LeaseMs, now: Moment) -> Option<Self> {
         let certain = !self.is_tainted() && self.count_in_redis.is_settled();
         let is_over = self.phase == Phase::Ending && !self.was_fixed;
-        if !certain || !is_over || now >= plan.renewal(self.valid_until) {
+        if !certain || !is_over || now >= watchdog.renewal(self.valid_until) {
             return None;
         }
         self.end(Ok(()));
@@ -580,7 +580,7 @@ impl HoldState {
     /// that several share a write; for a later one the keeper looks `jitter` early.
     pub(crate) fn due(
         &self,
-        plan: RenewalPlan,
+        watchdog: LeaseMs,
         now: Moment,
         horizon: Moment,
         jitter: Duration,
@@ -601,9 +601,9 @@ impl HoldState {
                 if !is_kept && self.promised <= self.valid_until {
                     return Due::Later(last_moment);
                 }
-                let mut renewal = plan.renewal(self.valid_until);
+                let mut renewal = watchdog.renewal(self.valid_until);
                 if is_kept {
-                    let asked = self.found_at + plan.period();
+                    let asked = self.found_at + watchdog.period();
                     // What reaches up to the limit cannot grow.
                     let is_full = !self.is_watched() && self.lease_ends + ROUNDED >= self.limit;
                     renewal = if is_full { asked } else { renewal.min(asked) };

@@ -63,11 +63,9 @@ fn what_is_held_is_not_given_up_and_what_is_undone_is_not_held() {
 
 #[test]
 fn an_attempt_is_overdue_when_it_was_said_and_a_later_one_later() {
-    let plan = RenewalPlan {
-        lease: lease(1_000),
-    };
+    let watchdog = lease(1_000);
     let mut state = HoldState::trying(at(10));
-    let due = |state: &HoldState, now| state.due(plan, now, now, Duration::ZERO);
+    let due = |state: &HoldState, now| state.due(watchdog, now, now, Duration::ZERO);
     assert_eq!(due(&state, at(9)), Due::Later(at(10)));
     assert_eq!(due(&state, at(10)), Due::Finish);
     state.finish_later(at(20));
@@ -143,10 +141,10 @@ fn a_read_that_the_watchdog_leaves_keeps_the_validity_of_its_shared_hold() {
 #[test]
 fn one_more_level_needs_no_word_while_its_lease_is_promised() {
     let (promised, now) = (lease(30_000), at(0));
-    let plan = RenewalPlan { lease: promised };
+    let watchdog = promised;
     let mut state = held(Level::Watchdog, promised);
     let term = |ms| lease(ms).term(at(0));
-    let covers = |state: &HoldState, level, ms, now| state.covers(level, term(ms), plan, now);
+    let covers = |state: &HoldState, level, ms, now| state.covers(level, term(ms), watchdog, now);
     assert!(covers(&state, Level::Watchdog, 30_000, now));
     assert!(covers(&state, Level::Watchdog, 30_000, at(9_999)));
     assert!(
@@ -202,12 +200,10 @@ fn what_nobody_was_promised_is_not_waited_for() {
 
 #[test]
 fn a_hold_is_over_at_the_end_of_its_validity_and_looked_at_just_before() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
+    let watchdog = lease(30_000);
     let mut state = held(Level::Fixed, lease(1_000));
     let end = state.valid_until();
-    let due = |now| state.due(plan, now, now, Duration::ZERO);
+    let due = |now| state.due(watchdog, now, now, Duration::ZERO);
     let look = end.minus(EARLY);
     assert_eq!(due(look.minus(Duration::from_nanos(1))), Due::Later(look));
     assert_eq!(due(look), Due::Lose);
@@ -229,28 +225,24 @@ fn what_is_over_is_not_asserted_any_more() {
 
 #[test]
 fn a_last_release_is_overdue_when_it_was_said() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
+    let watchdog = lease(30_000);
     let mut state = held(Level::Watchdog, lease(30_000));
     assert_eq!(state.leave(Level::Watchdog, at(1), at(5_000)), Left::Last);
-    let due = |now| state.due(plan, now, now, Duration::ZERO);
+    let due = |now| state.due(watchdog, now, now, Duration::ZERO);
     assert_eq!(due(at(1)), Due::Later(at(5_000)));
     assert_eq!(due(at(5_000)), Due::Finish);
 }
 
 #[test]
 fn what_is_passed_on_is_promised_for_as_long_as_before() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
+    let watchdog = lease(30_000);
     let mut state = held(Level::Watchdog, lease(30_000));
     assert_eq!(state.leave(Level::Watchdog, at(1), at(5_000)), Left::Last);
-    let next = state.pass_on(plan, at(2)).unwrap();
+    let next = state.pass_on(watchdog, at(2)).unwrap();
     assert_eq!(next.valid_until(), state.valid_until());
     assert_eq!(next.lease_ends(), state.lease_ends());
     assert_eq!(next.owed_until(), state.owed_until());
-    let due = next.due(plan, at(2), at(2), Duration::ZERO);
+    let due = next.due(watchdog, at(2), at(2), Duration::ZERO);
     assert_eq!(
         due,
         Due::Later(at(10_000)),
@@ -261,8 +253,8 @@ fn what_is_passed_on_is_promised_for_as_long_as_before() {
 #[test]
 fn a_hold_under_the_watchdog_is_asked_for_once_a_period_however_long_it_is_valid() {
     let short = lease(30_000);
-    let plan = RenewalPlan { lease: short };
-    let due = |state: &HoldState, now| state.due(plan, now, now, Duration::ZERO);
+    let watchdog = short;
+    let due = |state: &HoldState, now| state.due(watchdog, now, now, Duration::ZERO);
     let mut state = held(Level::Watchdog, short);
     assert_eq!(state.enter(Level::Fixed, at(1_000)), Ok(2));
     state.prolong(lease(3_600_000).term(at(1_000)), at(1_001));
@@ -284,12 +276,10 @@ fn a_hold_under_the_watchdog_is_asked_for_once_a_period_however_long_it_is_valid
 
 #[test]
 fn a_fixed_hold_that_was_verified_and_is_watched_from_then_on_is_asked_for_later() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
+    let watchdog = lease(30_000);
     let mut state = held(Level::Fixed, lease(3_600_000));
     state.asserted(at(20_000), at(20_001));
     assert_eq!(state.enter(Level::Watchdog, at(20_002)), Ok(2));
-    let due = state.due(plan, at(20_002), at(20_002), Duration::ZERO);
+    let due = state.due(watchdog, at(20_002), at(20_002), Duration::ZERO);
     assert_eq!(due, Due::Later(at(30_000)));
 }

@@ -89,9 +89,7 @@ fn levels() -> impl Strategy<Value = Level> {
     ]
 }
 
-const PLAN: RenewalPlan = RenewalPlan {
-    lease: LeaseMs::from_millis(900),
-};
+const PLAN: LeaseMs = LeaseMs::from_millis(900);
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -216,7 +214,7 @@ impl Driven {
             let over = self.now.until(self.limit) < ROUNDED;
             return assert!(self.left_alone || !watched && (!limited || over));
         };
-        assert!(lease <= PLAN.lease && (watched || limited));
+        assert!(lease <= PLAN && (watched || limited));
         assert!(watched || self.now + lease.duration() <= self.limit);
         self.now = self.now + Duration::from_millis(late);
         let valid = self.state.phase == Phase::Held && self.now < self.state.valid_until;
@@ -330,20 +328,20 @@ proptest! {
 
     #[test]
     fn t3_a_hold_that_is_renewed_when_due_is_never_lost(life in lives()) {
-        let plan = RenewalPlan { lease: lease(life.lease_ms) };
-        let part = |thousandths: u32| plan.period() * thousandths / 1_000;
+        let watchdog = lease(life.lease_ms);
+        let part = |thousandths: u32| watchdog.period() * thousandths / 1_000;
         let mut now = start();
         let mut state = HoldState::trying(start());
         let first = lease(life.first_ms.max(life.lease_ms));
         prop_assert!(state.grant(Level::Watchdog, first.term(now), now));
         let mut renewals = 0u32;
         for (jitter, late, answer) in life.looks {
-            let horizon = now + plan.period() / 5;
-            match state.due(plan, now, horizon, part(jitter)) {
+            let horizon = now + watchdog.period() / 5;
+            match state.due(watchdog, now, horizon, part(jitter)) {
                 Due::Renew => {
                     let sent = now;
                     now = now + part(answer);
-                    state.prolong(plan.lease.term(sent), now);
+                    state.prolong(watchdog.term(sent), now);
                     renewals += 1;
                 }
                 Due::Later(moment) => {
@@ -356,7 +354,7 @@ proptest! {
             prop_assert!(now < state.valid_until);
         }
         // No more than one in eight tenths of a period: it is two tenths early at most.
-        let most = start().until(now).as_nanos() * 10 / (plan.period().as_nanos() * 8);
+        let most = start().until(now).as_nanos() * 10 / (watchdog.period().as_nanos() * 8);
         prop_assert!(u128::from(renewals) <= most + 1, "{} renewals", renewals);
     }
 
@@ -365,19 +363,19 @@ proptest! {
         life in lives(),
         tenths in 1u32..100,
     ) {
-        let plan = RenewalPlan { lease: lease(life.lease_ms) };
-        let part = |thousandths: u32| plan.period() * thousandths / 1_000;
-        let span = LeaseMs::of(plan.lease.duration() * tenths / 10);
+        let watchdog = lease(life.lease_ms);
+        let part = |thousandths: u32| watchdog.period() * thousandths / 1_000;
+        let span = LeaseMs::of(watchdog.duration() * tenths / 10);
         let (mut now, limit) = (start(), start() + span.duration());
         let mut state = HoldState::trying(start());
-        prop_assert!(state.grant(Level::Limited, plan.lease.min(span).term(now), now));
+        prop_assert!(state.grant(Level::Limited, watchdog.min(span).term(now), now));
         state.limit(limit);
         let mut renewals = 0u32;
         for (jitter, late, answer) in life.looks.iter().copied().cycle() {
-            let horizon = now + plan.period() / 5;
-            match state.due(plan, now, horizon, part(jitter)) {
+            let horizon = now + watchdog.period() / 5;
+            match state.due(watchdog, now, horizon, part(jitter)) {
                 Due::Renew => {
-                    let lease = state.renewal_lease(plan, now).expect("it is kept");
+                    let lease = state.renewal_lease(watchdog, now).expect("it is kept");
                     // It waits for its turn first.
                     let sent = now + part(answer) / 2;
                     now = now + part(answer);
@@ -394,8 +392,8 @@ proptest! {
             }
         }
         let missing = state.valid_until.until(limit);
-        prop_assert!(state.valid_until <= limit && missing <= plan.lease.drift() + ROUNDED);
-        let most = span.duration().as_nanos() * 10 / (plan.period().as_nanos() * 8);
+        prop_assert!(state.valid_until <= limit && missing <= watchdog.drift() + ROUNDED);
+        let most = span.duration().as_nanos() * 10 / (watchdog.period().as_nanos() * 8);
         prop_assert!(u128::from(renewals) <= most + 2, "{} renewals", renewals);
     }
 }
@@ -403,11 +401,11 @@ proptest! {
 #[test]
 fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
     let lease = lease(30_000);
-    let plan = RenewalPlan { lease };
+    let watchdog = lease;
     let now = start();
     let mut state = HoldState::trying(start());
     assert!(state.grant(Level::Watchdog, lease.term(now), now));
-    let due_at = |now| state.due(plan, now, now, Duration::ZERO);
+    let due_at = |now| state.due(watchdog, now, now, Duration::ZERO);
     let third = now + Duration::from_secs(10);
     let before = third.minus(Duration::from_nanos(1));
     assert_eq!(due_at(now), Due::Later(third));
@@ -434,10 +432,8 @@ fn given_back(change: impl FnOnce(&mut HoldState)) -> HoldState {
 
 #[test]
 fn only_what_is_certain_is_passed_on() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
-    let passed_on = |state: &mut HoldState, now| state.pass_on(plan, now).is_some();
+    let watchdog = lease(30_000);
+    let passed_on = |state: &mut HoldState, now| state.pass_on(watchdog, now).is_some();
     let mut held = HoldState::trying(start());
     assert!(held.grant(Level::Watchdog, lease(30_000).term(start()), start()));
     assert!(!passed_on(&mut held, start()), "somebody has it");
@@ -469,12 +465,10 @@ fn only_what_is_certain_is_passed_on() {
 
 #[test]
 fn who_is_passed_a_hold_has_its_validity_and_the_one_before_has_ended() {
-    let plan = RenewalPlan {
-        lease: lease(30_000),
-    };
+    let watchdog = lease(30_000);
     let mut before = given_back(|_| {});
     let until = before.vouched_until();
-    let next = before.pass_on(plan, start()).unwrap();
+    let next = before.pass_on(watchdog, start()).unwrap();
     assert_eq!(
         (before.phase(), before.passed_until()),
         (Phase::Ended, Some(until))

@@ -17,7 +17,7 @@ pub(super) async fn show(keeper: Arc<Keeper>) {
         return;
     };
     let key = label_key(&core.client);
-    let lease = core.plan.lease;
+    let lease = core.watchdog;
     while !keeper.is_closing() {
         let set = Call::plain("SET").own_key(&key).arg(label).arg("PX");
         send(&keeper, set.arg(3 * lease.as_millis())).await;
@@ -33,7 +33,7 @@ pub(super) async fn show(keeper: Arc<Keeper>) {
 
 async fn send(keeper: &Keeper, call: Call<'_>) {
     let core = &keeper.core;
-    if let Err(cause) = core.ask(call, core.config.command_timeout).await {
+    if let Err(cause) = core.ask(call).await {
         log(move || tracing::debug!(%cause, "the label was not written"));
     }
 }

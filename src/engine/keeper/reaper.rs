@@ -140,7 +140,7 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let count = present(&hold, levels);
         let writing = Writing::begun(core, &hold, count);
         let call = call(core, &hold, count);
-        let answer = core.ask(call, core.config.command_timeout).await;
+        let answer = core.ask(call).await;
         match answer.map(|answer| (answer.reply.found(), answer.sent_at)) {
             Ok((Some(true), sent_at)) => {
                 writing.acknowledged();

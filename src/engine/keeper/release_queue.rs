@@ -56,9 +56,8 @@ impl ReleaseQueue {
         if let Ok(Some(sent)) = together {
             return sent;
         }
-        let (since, limit) = (core.now(), core.config.command_timeout);
-        let answer = core.ask(hold.kind.release(&hold.id, 0), limit).await;
-        (since, answer)
+        let since = core.now();
+        (since, core.ask(hold.kind.release(&hold.id, 0)).await)
     }
 
     /// Sends a batch of what waits, one write to each node.

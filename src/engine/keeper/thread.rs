@@ -199,12 +199,10 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
         let next_renewal = keeper.watchdog.renew(&mut tasks.all);
         if !core.schedule.is_empty() {
             probe_quiet(&keeper, &mut tasks.all);
+            busy_until = now + core.watchdog.period();
         }
-        if !core.schedule.is_empty() || !core.latches.is_empty() {
-            busy_until = now + core.plan.period();
-        }
-        // A client that has held nothing, and waited for no latch, for a while needs no looks at the clock.
-        let idle = now >= busy_until;
+        // A client that has held nothing for a while, and waits for no latch, needs no looks at the clock.
+        let idle = now >= busy_until && core.latches.is_empty();
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_renewal);
         tokio::select! {
@@ -332,7 +330,9 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
 fn end_commands(core: &Core) {
     for hold in core.holds() {
         let names = hold.kind.names();
-        if let Some(command) = core.at(names, |gate, effects| gate.overdue(&hold, effects)) {
+        if let Some(command) = core.at(names, core.now(), |gate, effects| {
+            gate.overdue(&hold, effects)
+        }) {
             command.overdue();
         }
     }

@@ -24,7 +24,7 @@ impl World {
                 }
                 let entered = match hold.shared_hold() {
                     None => hold.with(|state| state.enter(level, now)),
-                    Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, now, effects)),
+                    Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, effects)),
                 };
                 if let Ok(count) = entered {
                     self.callers[i].at = self.enter(i, request.entered(hold), count);
@@ -46,8 +46,7 @@ impl World {
     fn read_beside(&mut self, i: usize, own: &Arc<Hold>) {
         let (number, request, now) = (self.number(), self.request(i), self.now);
         let term = DAY.term(now);
-        let share =
-            self.at(|gate, effects| gate.read_beside(own, &request, number, term, now, effects));
+        let share = self.at(|gate, effects| gate.read_beside(own, &request, number, term, effects));
         if let Some(share) = share {
             self.callers[i].at = At::Holding(request.entered(share));
         }
@@ -74,13 +73,16 @@ impl World {
         let ticket = Ticket::new(number, self.request(i));
         let hold = self.new_hold(&ticket);
         let command = self.commands.len();
-        let (now, made) = (self.now, Arc::clone(&hold));
+        let made = Arc::clone(&hold);
         let arrival = self.at(|gate, effects| {
-            gate.arrive(&ticket, now, RULES, effects, |shared| {
+            gate.arrive(&ticket, effects, |shared| {
                 (shared.cloned().unwrap_or(made), command)
             })
         });
-        if matches!(arrival, Arrival::Join(..) | Arrival::In(_)) {
+        if matches!(
+            arrival,
+            Arrival::Join(..) | Arrival::Decided(Verdict::Granted(_))
+        ) {
             let passed = self.gate.first_writer().is_some();
             assert!(!passed, "a reader passes a writer who waits here");
         }
@@ -98,12 +100,16 @@ impl World {
                 self.send(&shared, What::Joins, i);
                 At::Waiting(ticket, Some(command))
             }
-            Arrival::In(share) => {
+            Arrival::Decided(Verdict::Granted(share)) => {
                 assert!(!self.shut, "unasked, though Redis said that somebody waits");
                 At::Holding(ticket.request.entered(share))
             }
             Arrival::Queued => At::Waiting(ticket, None),
-            Arrival::Busy => {
+            Arrival::Decided(Verdict::Again) => {
+                self.callers[i].rounds += 1;
+                At::Start
+            }
+            Arrival::Decided(_) => {
                 let ours = self.gate.seat.held().is_some();
                 let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
                 assert!(ours || waits, "busy by an answer to somebody long gone");
@@ -113,10 +119,6 @@ impl World {
                     "busy by a holder whose release nobody would hear"
                 );
                 At::Gone
-            }
-            Arrival::Again => {
-                self.callers[i].rounds += 1;
-                At::Start
             }
         };
     }
@@ -245,7 +247,7 @@ impl World {
         let hold = &entered.hold;
         let closes_window = self.closes_window(hold);
         let given_back =
-            self.at(|gate, effects| gate.give_back(hold, entered.level, now, RULES, send, effects));
+            self.at(|gate, effects| gate.give_back(hold, entered.level, send, effects));
         if let Some(owner) = &entered.owner
             && hold.count() == 0
         {

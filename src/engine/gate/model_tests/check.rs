@@ -104,37 +104,21 @@ impl World {
             let waits = self.gate.queue.iter().any(behind);
             assert!(!waits, "{choice:?}: an owner waits behind its own hold");
         }
-        if let Seat::Held {
-            uncollected: Some(grant),
-            ..
-        } = &self.gate.seat
-        {
-            let seen_to = self.job || !grant.ticket.is_decided();
-            assert!(seen_to, "{choice:?}: a grant that nobody takes back");
-        }
+        let lies = self.not_collecting().next().is_some();
+        assert!(
+            self.job || !lies,
+            "{choice:?}: a grant that nobody takes back"
+        );
         let deaf = matches!(self.asleep, Asleep::Linger);
-        if let Seat::Held {
-            uncollected: Some(grant),
-            ..
-        } = &self.gate.seat
-        {
-            let late = self.asleep == Asleep::Poll && grant.ticket.is_decided();
-            assert!(!late, "{choice:?}: a job that comes too late for a grant");
-        }
-        if let Seat::Shared { shared, .. } = &self.gate.seat {
-            let lies = shared.not_collecting().next().is_some();
-            assert!(
-                self.job || !lies,
-                "{choice:?}: a read that nobody takes back"
-            );
-        }
+        let is_late = lies && self.asleep == Asleep::Poll;
+        assert!(
+            !(is_late && matches!(&self.gate.seat, Seat::Held { .. })),
+            "{choice:?}: a job that comes too late for a grant"
+        );
         let waits = match &self.gate.seat {
             Seat::HandingOver { .. } => true,
             Seat::Trying(attempt) => attempt.overdue || !attempt.ticket.is_waiting(),
-            Seat::Held {
-                uncollected: Some(grant),
-                ..
-            } => grant.ticket.is_decided(),
+            Seat::Held { .. } if lies => true,
             _ => self.gate.has_queue(),
         };
         assert!(

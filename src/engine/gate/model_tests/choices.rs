@@ -1,6 +1,7 @@
 //! What may happen next.
 
 use super::*;
+use crate::engine::gate::ticket::Uncollected;
 
 impl World {
     /// Everything that may happen next.
@@ -96,26 +97,16 @@ impl World {
     /// What may happen to grants that are not collected.
     fn choices_of_grants(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
-        if let Seat::Held {
-            uncollected: Some(grant),
-            ..
-        } = &self.gate.seat
+        let frees_nothing =
+            matches!(&self.gate.seat, Seat::Shared { shared, .. } if !shared.has_one_read());
+        if self.gate.seat.held().is_some()
+            && let Some(grant) = self.not_collecting().next()
             && self.job
             && (self.ticks > 0 || self.is_asleep(&grant.ticket))
-            && grant.ticket.is_decided()
         {
             choices.push(Choice::Tick);
-            if self.calls > 0 && !grant.called && self.gate.has_queue() {
-                choices.push(Choice::Call);
-            }
-        }
-        if let Seat::Shared { shared, .. } = &self.gate.seat
-            && let Some(ticket) = shared.not_collecting().next()
-            && self.job
-            && (self.ticks > 0 || self.is_asleep(ticket))
-        {
-            choices.push(Choice::Tick);
-            if self.calls > 0 && shared.has_one_read() && self.gate.has_queue() {
+            let calls = self.calls > 0 && !grant.called && !frees_nothing;
+            if calls && self.gate.has_queue() {
                 choices.push(Choice::Call);
             }
         }
@@ -228,6 +219,12 @@ impl World {
     }
 
     /// Whether the caller of `ticket` is not polled.
+    /// The grants that are not collected.
+    pub(super) fn not_collecting(&self) -> impl Iterator<Item = &Uncollected> {
+        let grants = self.gate.uncollected.iter();
+        grants.filter(|grant| grant.ticket.is_decided())
+    }
+
     pub(super) fn is_asleep(&self, ticket: &Arc<Ticket>) -> bool {
         self.callers.iter().any(|caller| {
             let its = matches!(&caller.at, At::Waiting(own, _) if Arc::ptr_eq(own, ticket));

@@ -200,29 +200,23 @@ impl World {
 
     fn add_seat(&self, words: &mut Words) {
         std::mem::discriminant(&self.gate.seat).hash(words);
+        words.all(self.not_collecting(), |words, grant| {
+            words.ticket(&grant.ticket);
+            grant.called.hash(words);
+        });
         match &self.gate.seat {
             Seat::Free => {}
             Seat::Trying(attempt) => {
                 words.attempt(attempt);
                 (attempt.early, attempt.overdue).hash(words);
             }
-            Seat::Held { hold, uncollected } => {
-                words.hold(hold);
-                words.all(uncollected, |words, grant| {
-                    words.ticket(&grant.ticket);
-                    grant.called.hash(words);
-                });
-            }
             Seat::Shared { shared, join } => {
                 words.hold(shared.hold());
                 (shared.is_exclusive(), shared.is_open(self.now)).hash(words);
                 words.all(shared.reads(), |words, share| words.hold(share));
                 words.all(join, Words::attempt);
-                words.all(shared.not_collecting(), |words, ticket| {
-                    words.ticket(ticket);
-                });
             }
-            Seat::HandingOver { hold } => words.hold(hold),
+            Seat::Held { hold } | Seat::HandingOver { hold } => words.hold(hold),
             Seat::Releasing {
                 hold,
                 command,

@@ -8,7 +8,7 @@ impl World {
         let now = self.now;
         let listening = self.listening;
         self.asleep = Asleep::Awake;
-        let step = self.at(|gate, effects| gate.step(now, RULES, listening, effects));
+        let step = self.at(|gate, effects| gate.step(listening, effects));
         match step {
             Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
                 if self.reply_of(command) == ReplyState::InFlight =>
@@ -57,13 +57,7 @@ impl World {
                 // A message now makes the job verify the hold at most.
                 self.places.woken = false;
                 // The job waits until `collect_by`, so there must be a grant to take back then.
-                let lies = match &self.gate.seat {
-                    Seat::Held { uncollected, .. } => uncollected
-                        .as_ref()
-                        .is_some_and(|grant| grant.ticket.is_decided()),
-                    Seat::Shared { shared, .. } => shared.not_collecting().next().is_some(),
-                    _ => false,
-                };
+                let lies = self.not_collecting().next().is_some();
                 assert_eq!(collect_by.is_some(), lies, "a job that spins");
                 self.asleep = if lies {
                     Asleep::Collection

@@ -35,13 +35,13 @@ use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, Se
 use crate::engine::gate::next::Step;
 use crate::engine::gate::seat::{Attempt, Seat};
 use crate::engine::gate::ticket::{Patience, Request, Ticket, Verdict};
-use crate::engine::gate::{Arrival, Gate, Rules};
+use crate::engine::gate::{Arrival, Gate};
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, RedisQueue, Sharing};
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::{HoldState, Level, Phase};
-use crate::engine::hold::{Effects, Hold, Origin, TaskId};
+use crate::engine::hold::{Effects, Hold, Origin, Rules, TaskId};
 use crate::error::LostReason;
-use crate::lease::{LeaseMs, RenewalPlan};
+use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
 use crate::script::Reply;
 
@@ -49,7 +49,7 @@ const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
     runs_since: Moment::from_nanos(0),
-    plan: RenewalPlan { lease: DAY },
+    watchdog: DAY,
     passes_on: true,
 };
 

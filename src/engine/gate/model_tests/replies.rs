@@ -64,7 +64,7 @@ impl World {
             ReplyState::Done(Reply::Done(_)) => {
                 let sent_at = self.commands[command].at;
                 self.downgrades.remove(i);
-                self.at(|gate, effects| gate.downgraded(&hold, sent_at, RULES, effects));
+                self.at(|gate, effects| gate.downgraded(&hold, sent_at, effects));
             }
             ReplyState::Done(_) => {
                 self.downgrades.remove(i);
@@ -109,7 +109,7 @@ impl World {
             _ => 0,
         };
         let busy = matches!(answer, Answered::Busy(_));
-        let settled = self.at(|gate, effects| gate.answered(&command, answer, now, RULES, effects));
+        let settled = self.at(|gate, effects| gate.answered(&command, answer, effects));
         if let Some((_, settled)) = &settled {
             self.check_known(*settled, busy, early && tried_for != 0);
         }
@@ -150,7 +150,6 @@ impl World {
         command: usize,
         since: Moment,
     ) -> bool {
-        let now = self.now;
         let answer = match self.reply_of(command) {
             ReplyState::Done(Reply::Gone) => ReleaseAnswer::Missing,
             ReplyState::Done(Reply::Woke(clients)) => ReleaseAnswer::Ended {
@@ -166,8 +165,7 @@ impl World {
             Some(command) => SentAs::Seat(command),
             None => SentAs::Keeper(since),
         };
-        let over = self
-            .at(|gate, effects| gate.release_answered(hold, &sent, answer, now, RULES, effects));
+        let over = self.at(|gate, effects| gate.release_answered(hold, &sent, answer, effects));
         if over {
             self.check_outcome(hold);
         }

@@ -79,9 +79,9 @@ impl World {
                 let At::Holding(entered) = &self.callers[i].at else {
                     return;
                 };
-                let (share, now) = (Arc::clone(&entered.hold), self.now);
+                let share = Arc::clone(&entered.hold);
                 if share.with(|state| state.lose(LostReason::Expired)) {
-                    self.at(|gate, effects| gate.expire_read(&share, now, effects));
+                    self.at(|gate, effects| gate.expire_read(&share, effects));
                 }
             }
             Choice::Downgrade(i) => self.downgrade_on(i),
@@ -114,9 +114,8 @@ impl World {
     /// `span` passes, and nobody collects the grant.
     fn uncollected_for(&mut self, span: Duration) {
         self.now = self.now + span;
-        let now = self.now;
         self.asleep = Asleep::Awake;
-        let taken = self.at(|gate, effects| gate.take_back(now, RULES, effects));
+        let taken = self.at(Gate::take_back);
         if let Some((hold, ticket)) = taken {
             self.give_back(&ticket.request.entered(hold), None, usize::MAX);
         }

@@ -80,7 +80,7 @@ impl World {
 
     /// As `Core::at`.
     pub(super) fn at<R>(&mut self, change: impl FnOnce(&mut Gate<usize>, &mut Effects) -> R) -> R {
-        let mut effects = Effects::default();
+        let mut effects = Effects::at(self.now, RULES);
         let result = change(&mut self.gate, &mut effects);
         if self.gate.start_job() {
             self.job = true;

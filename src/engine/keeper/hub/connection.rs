@@ -116,16 +116,10 @@ impl HubConnection {
 impl Connecting {
     /// Records the result of an attempt.
     fn record(&mut self, now: Moment, failure: Option<&Failure>) {
-        match failure {
-            Some(failure) if is_refusal(failure) => {
-                let until = now + self.refusals.step();
-                self.refused = Some((failure.clone(), until));
-            }
-            Some(_) => self.refused = None,
-            None => {
-                self.refused = None;
-                self.refusals.reset();
-            }
+        let refusal = failure.filter(|failure| is_refusal(failure));
+        self.refused = refusal.map(|failure| (failure.clone(), now + self.refusals.step()));
+        if failure.is_none() {
+            self.refusals.reset();
         }
     }
 }

@@ -84,7 +84,7 @@ impl QueuePlaces {
             return;
         }
         let (now, lost) = (core.now(), self.lost);
-        let command = core.at(names, |gate, _| {
+        let command = core.gates.with(names, |gate| {
             gate.place_command(lost, |ticket| untried_hold(core, ticket, now))
         });
         match command {
@@ -220,7 +220,7 @@ impl QueuePlaces {
             self.lost = true;
             self.next = self.next.min(now);
         }
-        core.at(sent.kind.names(), |gate, _| {
+        core.gates.with(sent.kind.names(), |gate| {
             gate.set_next_is_ours(next_is_ours);
         });
     }

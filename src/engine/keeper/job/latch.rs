@@ -102,7 +102,7 @@ impl LatchJob {
         let since = core.now();
         let question = self.latch.begin_question();
         let call = LATCH_LOOK.on(&self.names).arg("wait");
-        let result = match core.ask(call, core.config.command_timeout).await {
+        let result = match core.ask(call).await {
             Ok(answer) => match answer.reply {
                 Reply::Busy(left) => {
                     self.latch.is_closed();

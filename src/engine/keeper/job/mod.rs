@@ -46,8 +46,8 @@ use crate::engine::gate::answers::SentAs;
 use crate::engine::gate::next::Step;
 use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, LastAnswer};
+use crate::engine::hold::Hold;
 use crate::engine::hold::kind::{Kind, Try};
-use crate::engine::hold::{Effects, Hold};
 use crate::engine::keeper::shared::Keeper;
 use crate::host::own;
 use crate::log::log;
@@ -124,8 +124,9 @@ impl NameJob {
         self.keeper.core.now()
     }
 
-    fn at<R>(&self, change: impl FnOnce(&mut Gate<Pending>, &mut Effects) -> R) -> R {
-        self.keeper.core.at(&self.names, change)
+    /// Lets `change` act on the gate, whose job this is.
+    fn with<R>(&self, change: impl FnOnce(&mut Gate<Pending>) -> R) -> R {
+        self.keeper.core.gates.with(&self.names, change)
     }
 
     /// Does one step. Returns false when the job has ended.
@@ -133,10 +134,12 @@ impl NameJob {
         if let Some(places) = &mut self.places {
             places.update(&self.keeper.core, &self.names);
         }
-        let (now, rules) = (self.now(), self.keeper.core.rules());
+        let now = self.now();
         // In a queue of Redis', the next waiter listens to another channel.
         let listening = self.listening.is_live() && self.places.is_none();
-        let step = self.at(|gate, effects| gate.step(now, rules, listening, effects));
+        let step = self.keeper.core.at(&self.names, now, |gate, effects| {
+            gate.step(listening, effects)
+        });
         match step {
             Step::FinishAttempt(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
@@ -212,7 +215,7 @@ impl NameJob {
         let release = hold.kind.release(&hold.id, 0).in_order();
         let release = Pending::start(&core.keeper_fleet, release);
         let first = release.clone();
-        let next = self.at(|gate, _| {
+        let next = self.with(|gate| {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
                 let mark = note_of(gate, &ticket, &core, since);
@@ -247,13 +250,13 @@ impl NameJob {
         let core = Arc::clone(&self.keeper.core);
         let now = core.now();
         let counted = head.request.kind.commands.leaves_the_seat();
-        if counted && self.noted != head.number && self.at(|gate, _| gate.has_writer_waits()) {
+        if counted && self.noted != head.number && self.with(|gate| gate.has_writer_waits()) {
             // The note of a request that is gone would let this one go before older ones of others.
             self.note_left = Moment::default();
             self.leave_note();
         }
         let mut tried = None;
-        self.at(|gate, _| {
+        self.with(|gate| {
             let mark = note_of(gate, head, &core, now);
             let beside = match core.config.acks {
                 None if counted => gate.beside(head),
@@ -275,7 +278,7 @@ impl NameJob {
                 tried = Some(command.clone());
                 (hold, command)
             });
-            if starts {
+            if starts && !beside.is_empty() {
                 gate.tries_beside(beside);
             }
         });
@@ -288,14 +291,14 @@ impl NameJob {
     /// Waits for a reason to verify our own hold while others wait, and takes back a grant that nobody collects.
     async fn watch(&mut self, collect_by: Option<Moment>) {
         let end = collect_by.unwrap_or(Moment::NEVER);
-        let verifies = self.at(|gate, _| gate.watched().is_some());
+        let verifies = self.with(|gate| gate.watched().is_some());
         let event = self.event(end.min(self.self_check_at), verifies).await;
         if self.take_back() {
             return;
         }
         self.check_for_self();
         // The hold may have been passed on meanwhile.
-        let held = self.at(|gate, _| gate.watched().cloned());
+        let held = self.with(|gate| gate.watched().cloned());
         if let Some(hold) = held
             && matches!(event, Event::Due | Event::Released)
         {
@@ -307,8 +310,7 @@ impl NameJob {
     /// Takes back a grant that nobody collected in time. Returns whether there was one.
     fn take_back(&self) -> bool {
         let core = &self.keeper.core;
-        let (now, rules) = (core.now(), core.rules());
-        let taken = self.at(|gate, effects| gate.take_back(now, rules, effects));
+        let taken = core.at(&self.names, core.now(), Gate::take_back);
         if let Some((hold, ticket)) = &taken {
             release::drop_level(core, &ticket.request.entered(Arc::clone(hold)));
         }
@@ -322,7 +324,7 @@ impl NameJob {
             return;
         }
         self.self_check_at = now + SELF_CHECK;
-        if self.at(|gate, _| gate.report_self_wait(now)) {
+        if self.with(|gate| gate.report_self_wait(now)) {
             let names = Arc::clone(&self.names);
             log(move || {
                 tracing::warn!(
@@ -350,7 +352,7 @@ impl NameJob {
             Moment::NEVER
         };
         let look_at = poll_at.min(end);
-        self.at(|gate, _| gate.job_sleeps_until(look_at));
+        self.with(|gate| gate.job_sleeps_until(look_at));
         let timer = self.keeper.core.backend.timers().sleep_until(look_at);
         tokio::select! {
             biased;
@@ -371,12 +373,12 @@ impl NameJob {
     fn listen(&mut self) {
         let names = &self.names;
         if self.places.is_none() {
-            if self.at(|gate, _| gate.has_listeners()) {
+            if self.with(|gate| gate.has_listeners()) {
                 self.listening.start(&[names.channel()]);
             }
             return;
         }
-        let channels = self.at(|gate, _| gate.channels(LISTENS_FOR));
+        let channels = self.with(|gate| gate.channels(LISTENS_FOR));
         self.listening.start(&channels);
     }
 
@@ -385,22 +387,22 @@ impl NameJob {
             ChannelNews::Confirmed => {
                 self.policy.again();
                 if self.places.is_some() {
-                    self.at(|gate, _| gate.channel_added());
+                    self.with(Gate::channel_added);
                     Event::Subscribed
                 } else {
-                    self.at(|gate, _| gate.set_listening(true));
+                    self.with(|gate| gate.set_listening(true));
                     Event::Due
                 }
             }
             ChannelNews::Messages(messages) => {
                 let now = self.now();
-                match self.at(|gate, _| gate.received(messages, now)) {
+                match self.with(|gate| gate.received(messages, now)) {
                     0 => Event::Nothing,
                     _ => Event::Released,
                 }
             }
             ChannelNews::Broken => {
-                self.at(|gate, _| gate.set_listening(false));
+                self.with(|gate| gate.set_listening(false));
                 // Subscribing again may fail, too, so the next try comes sooner than was planned.
                 self.policy.again();
                 self.plan(&LastAnswer::Failed(Failure::no_connection()));
@@ -415,28 +417,31 @@ impl NameJob {
 
     fn next_try(&mut self) -> Moment {
         let now = self.now();
-        let known = self.at(|gate, _| gate.last_answer(now).clone());
+        let known = self.with(|gate| gate.last_answer(now).clone());
         self.plan(&known)
     }
 
     fn plan(&mut self, known: &LastAnswer) -> Moment {
-        let listeners = self.at(|gate, _| gate.has_listeners());
+        let listeners = self.with(|gate| gate.has_listeners());
         let (now, listening) = (self.now(), self.listening.is_live());
         self.policy.next_try(now, known, listening, listeners)
     }
 
     /// Leaves the note that a request waits, or removes it if none does. Returns when to look at that again.
     fn leave_note(&mut self) -> Moment {
+        if !self.with(|gate| gate.concerns_notes()) {
+            return Moment::NEVER;
+        }
         let now = self.now();
-        let Some(first) = self.at(|gate, _| gate.first_writer().cloned()) else {
-            self.remove_note(self.at(|gate, _| gate.withdraw_writer_waits()));
+        let Some(first) = self.with(|gate| gate.first_writer().cloned()) else {
+            self.remove_note(self.with(Gate::withdraw_writer_waits));
             return Moment::NEVER;
         };
         let kind = &first.request.kind;
         if self.noted != first.number && kind.commands.leaves_the_seat() {
             // The note before was another request's. If Redis still has it, it is replaced.
             self.noted = first.number;
-            let replaces = self.at(|gate, _| gate.has_writer_waits());
+            let replaces = self.with(|gate| gate.has_writer_waits());
             let old_at = first.request.since + OLD;
             self.note_at = if replaces {
                 self.note_left + OLD
@@ -446,7 +451,7 @@ impl NameJob {
         }
         if now >= self.note_at {
             // Whoever leaves after this sees the note, and has it removed.
-            let still_waits = self.at(|gate, _| {
+            let still_waits = self.with(|gate| {
                 let waits = gate.is_queued(&first);
                 if waits {
                     gate.note_writer_waits(kind, now);
@@ -470,7 +475,7 @@ impl NameJob {
     /// For how long others heed the note of a request of `kind`.
     fn note(&self, kind: &Kind) -> Duration {
         if kind.commands.is_writer() {
-            self.keeper.core.plan.lease.duration()
+            self.keeper.core.watchdog.duration()
         } else {
             NOTE_AGAIN * 3
         }
@@ -488,7 +493,9 @@ impl NameJob {
                 // If it is lost, the note ends by its TTL.
                 let _ = sent.within(core.config.command_timeout).await;
             }
-            core.at(kind.names(), |gate, _| gate.writer_waits_withdrawn(since));
+            let names = kind.names();
+            core.gates
+                .with(names, |gate| gate.writer_waits_withdrawn(since));
         }));
     }
 
@@ -522,7 +529,7 @@ impl NameJob {
             biased;
             () = self.job.notified() => {}
             () = self.keeper.core.backend.timers().sleep(LINGER) => {
-                self.at(|gate, _| gate.set_listening(false));
+                self.with(|gate| gate.set_listening(false));
                 self.listening.stop().await;
             }
         }
@@ -543,7 +550,7 @@ fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) 
     let waits = ticket.request.patience != Patience::Once;
     if waits && kind.commands.is_writer() {
         gate.note_writer_waits(kind, now);
-        core.plan.lease.duration()
+        core.watchdog.duration()
     } else {
         Duration::ZERO
     }

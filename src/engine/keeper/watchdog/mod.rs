@@ -142,7 +142,7 @@ impl Watchdog {
         for hold in &due {
             let _ = core.schedule.no_later_than(hold, now);
         }
-        let period = core.plan.period();
+        let period = core.watchdog.period();
         let (due_by, soon) = (now + period / 100, now + period / 10);
         let mut due = self.sort_out(core.schedule.take(due_by, soon, BATCH), now);
         if due.len() > BATCH && core.backend.cluster().is_joined() {
@@ -157,11 +157,11 @@ impl Watchdog {
         let core = &self.core;
         // An entry comes up to a tenth of a period before its renewal. One that comes earlier was late in moving, and
         // is planned again.
-        let horizon = now + core.plan.period() / 5;
+        let horizon = now + core.watchdog.period() / 5;
         let mut due = Vec::new();
         for hold in holds {
             let (what, phase) = hold.with(|state| {
-                let what = state.due(core.plan, now, horizon, core.jitter());
+                let what = state.due(core.watchdog, now, horizon, core.jitter());
                 if what == Due::Lose {
                     state.lose(LostReason::Expired);
                 }
@@ -245,7 +245,7 @@ impl Watchdog {
 
     fn want(&self, holds: &[Arc<Hold>], again: bool) {
         let core = &self.core;
-        let period = core.now() + core.plan.period();
+        let period = core.now() + core.watchdog.period();
         for batch in holds.chunks(BATCH) {
             // When the next renewal is due, so that a renewal that succeeds need not move its entry. It is the same
             // moment for the whole batch, so that its holds stay together.
@@ -276,7 +276,7 @@ impl Watchdog {
         for (node, NodeRenewals { queue, .. }) in nodes {
             while let Some(batch) = queue.take(now) {
                 if *node == 0 && now >= *role_at {
-                    *role_at = now + self.core.plan.lease.duration();
+                    *role_at = now + self.core.watchdog.duration();
                     let core = Arc::clone(&self.core);
                     tasks.spawn(own(async move {
                         core.backend.check_roles(&core.keeper_fleet).await;
@@ -351,7 +351,7 @@ impl Watchdog {
     /// Whether the answer for a hold took longer than a period, so that its next renewal is due.
     fn is_due_again(&self, hold: &Hold) -> bool {
         let now = self.core.now();
-        let due = |state: &mut HoldState| state.due(self.core.plan, now, now, Duration::ZERO);
+        let due = |state: &mut HoldState| state.due(self.core.watchdog, now, now, Duration::ZERO);
         hold.with(due) == Due::Renew
     }
 
@@ -399,7 +399,7 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
             return core.look_by(hold, due);
         }
     }
-    let ended = core.at(names, |gate, effects| {
+    let ended = core.at(names, now, |gate, effects| {
         // By now its caller may have the answer, and a release may be under way.
         let same = gate.attempt_at(hold).map(|(command, _)| command) == tried;
         let due = tried.is_some() || now >= effects.change(hold, |state| state.finish_by());
@@ -564,7 +564,7 @@ impl Asking<'_> {
     fn listen(&self, late: Pending, act: impl FnOnce(&Core, &TimedReply) + Send + 'static) {
         let core = Arc::clone(self.core);
         let listening = async move {
-            let answer = late.however_late(core.plan.lease.duration()).await;
+            let answer = late.however_late(core.watchdog.duration()).await;
             if let Ok(answer) = &answer {
                 act(&core, answer);
             }
@@ -597,7 +597,7 @@ fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &T
     }
     let due = hold.with(|state| {
         state.found(lease, answer.sent_at, now);
-        state.due(core.plan, now, now, Duration::ZERO)
+        state.due(core.watchdog, now, now, Duration::ZERO)
     });
     if let Due::Later(moment) = due {
         let _ = core.schedule.no_later_than(hold, moment);
