@@ -141,6 +141,15 @@ impl Worker {
         others::java_worker().map(|command| Self::spawn(command))
     }
 
+    /// Whether there is a Java worker. It is built, and not started.
+    ///
+    /// # Panics
+    /// With `CI=true`, if it cannot be built.
+    #[must_use]
+    pub fn has_java() -> bool {
+        others::java_worker().is_some()
+    }
+
     /// Starts the worker on the real redsync, `tests/interop/redsync`. `None`, with a message, if there is no Go to
     /// build it.
     ///
