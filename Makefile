@@ -20,7 +20,9 @@ release = $(CARGO) build --quiet --release --package watchlock-worker --package 
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
 
 # With tokio's own randomness by the seed, which is a build of its own.
-simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation RUSTFLAGS="--cfg tokio_unstable" $(CARGO)
+simulate = CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/simulation \
+	RUSTFLAGS="--cfg tokio_unstable$(if $(FAST), -C target-cpu=native)" \
+	$(if $(FAST),CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1) $(CARGO)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test servers failover cluster interop chaos simulate simulate-controls soak bench bench-tools lint doc house mutants msrv package minimal ci
@@ -62,7 +64,7 @@ chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS,
 	@$(with_redis) $(call release,watchlock-support,chaos) && \
 	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
 
-simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed (WATCH=COMMAND with its answers), QUORUM=1 is on the servers of a quorum, PERMITS=1 has semaphores, REPLICA=1 a replica that takes over, SHRINK=1 makes what fails smaller
+simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed (WATCH=COMMAND with its answers), QUORUM=1 is on the servers of a quorum, PERMITS=1 has semaphores, REPLICA=1 a replica that takes over, SHRINK=1 makes what fails smaller, FAST=1 runs twice as fast and takes minutes to build
 	@$(simulate) run --quiet --release --package watchlock-simulation --bin simulate -- \
 		$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),60)) $(if $(TRACE),--trace) $(if $(WATCH),--watch '$(WATCH)') $(if $(QUORUM),--quorum) $(if $(PERMITS),--permits) $(if $(REPLICA),--replica) $(if $(SHRINK),--shrink) $(SMALLER)
 

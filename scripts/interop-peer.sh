@@ -26,7 +26,7 @@ compile() {
         -Daether.connector.requestTimeout=30000 "$@" process-classes >&2 </dev/null
 }
 
-# The JVM reads the classes of an archive in half of the time, and each test starts a JVM. The archive has what this run
+# The JVM reads the classes of an archive in half of the time, and many tests start a JVM. The archive has what this run
 # loads. Without a redis-server it is smaller; without an archive the JVM reads the classes.
 archive() {
     redis= answer= port=$((20000 + $$ % 10000))

@@ -5,6 +5,8 @@
 # need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
 # one that takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
 #
+# Its builds have no debug information and are not incremental, as in CI: from nothing, both take longer than they save.
+#
 #   scripts/tests.sh
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,13 +15,18 @@ CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
 # A suite with a feature of its own.
 METRICS=metrics
+# Unit tests for which no time passes, the model among them.
+TIMELESS="engine:: lock::"
 ALONE="locks scale keeper_death steward_death"
 LONGEST="kinds campaign cluster quorum"
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
-export CARGO SUITE_MINUTES RUST_TEST_THREADS
+CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0}
+CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+export CARGO SUITE_MINUTES RUST_TEST_THREADS CARGO_PROFILE_DEV_DEBUG CARGO_INCREMENTAL
+host=$(rustc -vV | sed -n 's/^host: //p')
 # Only a nightly takes the option that reports times. RUSTC_BOOTSTRAP makes the programs of tests take it; set for cargo
 # itself, it would have everything built again.
-export "CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=env RUSTC_BOOTSTRAP=1"
+export "CARGO_TARGET_$(echo "$host" | tr a-z- A-Z_)_RUNNER=env RUSTC_BOOTSTRAP=1"
 
 logs=$(mktemp -d)
 export logs
@@ -41,11 +48,11 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# suite NAME ARGUMENT...: tests by cargo; what it said stays in NAME.log unless all is well.
+# suite NAME COMMAND...: runs tests; what they said stays in NAME.log unless all is well.
 suite='
     name=$1
     shift
-    timeout "${SUITE_MINUTES}m" $CARGO test "$@" -- -Z unstable-options --report-time \
+    timeout "${SUITE_MINUTES}m" "$@" -Z unstable-options --report-time \
         >"$logs/$name.log" 2>&1 </dev/null &
     # Suites are process groups of their own, which no Ctrl-C reaches.
     echo $! >"$logs/$name.pid"
@@ -58,6 +65,12 @@ suite='
 '
 run() {
     sh -c "$suite" suite "$@"
+}
+# tests NAME ARGUMENT...: by cargo.
+tests() {
+    name=$1
+    shift
+    run "$name" $CARGO test "$@" --
 }
 
 # part NAME: what ran since the last part took so long.
@@ -73,11 +86,38 @@ $CARGO build --quiet --workspace --exclude watchlock --exclude watchlock-simulat
 $CARGO build --quiet --examples
 $CARGO test --quiet --test '*' --no-run
 part "to build programs and suites"
+# programs COMMAND ARGUMENT...: the programs of tests that this command of cargo builds.
+programs() {
+    command=$1
+    shift
+    $CARGO "$command" --quiet --message-format json-render-diagnostics "$@" >"$logs/built"
+    sed -n '/"profile":{[^}]*"test":true}/s/.*"executable":"\([^"]*\)".*/\1/p' "$logs/built"
+}
 # The model runs all orders of what may happen, and the simulation 100 000 schedules. The other tests mostly wait: to
-# optimize them takes longer than to run them.
-run model --lib --config profile.dev.package.watchlock.opt-level=2
-part "the model, with its build"
+# optimize them takes longer than to run them. With a profile for it, what the tests stand on would be built once more.
+unit=$(programs rustc --lib --profile test -- -C opt-level=2 -C codegen-units=4)
+part "to build the model"
+# With tokio's own randomness by the seed. With a target named, that is not for compilers of macros, which are there.
+simulation=$(
+    export RUSTFLAGS="--cfg tokio_unstable"
+    programs test --no-run --target "$host" --config tests/simulation/profile.toml --package watchlock-simulation --tests
+)
+part "to build the simulation"
+# shellcheck disable=SC2086 # names are words
+run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}" $(printf -- '--skip %s ' $TIMELESS)
+part "unit tests"
 
+# Beside the suites, mostly in what time of the processors these leave; on a busy machine that takes long.
+beside() {
+    SUITE_MINUTES=$((3 * SUITE_MINUTES))
+    # shellcheck disable=SC2086 # names are words
+    nice -n 10 sh -c "$suite" suite timeless env RUSTC_BOOTSTRAP=1 "$unit" $TIMELESS
+    for program in ${simulation:?it was not built}; do
+        nice -n 10 sh -c "$suite" suite "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
+    done
+}
+beside &
+beside=$!
 names=
 for main in tests/*/main.rs; do
     name=$(basename "$(dirname "$main")")
@@ -86,22 +126,18 @@ for main in tests/*/main.rs; do
     *) names="$names $name" ;;
     esac
 done
-# shellcheck disable=SC2086 # names are words
-printf '%s\n' $LONGEST $names | xargs -P 3 -I NAME sh -c "$suite" suite NAME --test NAME
+# shellcheck disable=SC2086 # names and commands are words
+printf '%s\n' $LONGEST $names | xargs -P 3 -I NAME sh -c "$suite" suite NAME $CARGO test --test NAME --
 part "suites, three at a time"
+wait "$beside"
+part "the model and the simulation, what was left of them"
 for name in $ALONE; do
-    run "$name" --test "$name"
+    tests "$name" --test "$name"
 done
 part "suites, one at a time"
-run "$METRICS" --test "$METRICS" --features metrics
-run others --workspace --exclude watchlock --exclude watchlock-simulation --tests
+tests "$METRICS" --test "$METRICS" --features metrics
+tests others --workspace --exclude watchlock --exclude watchlock-simulation --tests
 part "metrics, and the other crates"
-# With tokio's own randomness by the seed, which takes a build of its own.
-(
-    export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/simulation" RUSTFLAGS="--cfg tokio_unstable"
-    run simulation --release --package watchlock-simulation --tests
-)
-part "the simulation, with its build"
 $CARGO test --quiet --doc --features metrics
 $CARGO test --quiet --doc --workspace --exclude watchlock --exclude watchlock-simulation
 part "examples in the documentation"

@@ -31,7 +31,7 @@ async fn java_and_rust_take_turns_at_fair_locks_under_faults() {
 
 /// With fewer than `least` holds a run would say nothing; it takes so many seconds at least. Without Java there is none.
 async fn run(mut campaign: Campaign, least: usize, seconds: u64) {
-    if Worker::java().is_none() {
+    if !Worker::has_java() {
         return;
     }
     campaign.time = Duration::from_secs(number("INTEROP_SECONDS", 8).max(seconds));

@@ -31,11 +31,14 @@ enum Waiter {
 
 impl Scene {
     async fn new() -> Option<Self> {
+        Some(Self::with(Worker::java()?).await)
+    }
+
+    async fn with(java: Worker) -> Self {
         let server = RedisServer::start();
-        let java = Worker::java()?;
         java.open(&server.url(), None).await.expect("a client");
         let rust = Client::connect(&server.url()).await.expect("a client");
-        Some(Self { server, java, rust })
+        Self { server, java, rust }
     }
 
     async fn queue(&self) -> Vec<String> {
@@ -253,9 +256,10 @@ async fn a_waiter_that_gives_up_on_either_side_lets_the_next_one_of_the_other_in
 /// Its client cannot say that it is dead, so its score decides.
 #[tokio::test]
 async fn a_waiter_of_java_that_died_is_waited_for_until_its_time_is_over() {
-    let Some(scene) = Scene::new().await else {
+    let Some(java) = Worker::java_alone() else {
         return;
     };
+    let scene = Scene::with(java).await;
     let held = scene.rust.get_fair_lock(LINE).lock().await.unwrap();
     let _dead = scene.java_waits("b").await;
     let rust = scene.rust_waits().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use watchlock::{Error, Lease, Ttl};
 
 use super::peer::count;
-use super::{LATE, SHORT, WOKEN_MS, ms_since, now_ns, two, two_short};
+use super::{LATE, SHORT, WOKEN_MS, ms_since, now_ns, two, two_short, two_to_kill};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_sees_the_holds_of_java() {
@@ -179,7 +179,9 @@ async fn javas_watchdog_keeps_rust_out_until_unlock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_enters_within_the_lease_when_java_is_killed() {
-    let Some(two) = two_short().await else { return };
+    let Some(two) = two_to_kill().await else {
+        return;
+    };
     two.java.lock("a", "killed").await;
     let lock = two.rust.get_lock("killed");
     let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });

@@ -10,7 +10,7 @@ use watchlock_support::worker::Worker;
 
 use crate::LONG;
 
-/// A server, and two Java processes on it.
+/// A server, and two clients in Java on it.
 async fn java() -> Option<(RedisServer, Worker, Worker)> {
     let server = RedisServer::start();
     let (one, other) = (Worker::java()?, Worker::java()?);

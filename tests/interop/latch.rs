@@ -23,17 +23,20 @@ struct Both {
 
 impl Both {
     async fn open() -> Option<Self> {
-        let java = Worker::java()?;
+        Some(Self::with(Worker::java()?).await)
+    }
+
+    async fn with(java: Worker) -> Self {
         let server = RedisServer::start();
         java.open(&server.url(), None).await.expect("a client");
         let rare = Backoff::new().base(NO_POLL).cap(NO_POLL);
         let rust = Client::builder(&server.url()).backoff(rare).connect().await;
         let latch = rust.expect("a client").get_count_down_latch(NAME);
-        Some(Self {
+        Self {
             server,
             java,
             latch,
-        })
+        }
     }
 
     async fn ask(&self, op: &str, fields: Value) -> Value {
@@ -178,9 +181,10 @@ async fn a_count_below_one_of_java_is_open_here() {
 /// Whoever dies leaves the count as it is, and no key but the latch.
 #[tokio::test]
 async fn a_death_on_either_side_counts_nothing() {
-    let Some(both) = Both::open().await else {
+    let Some(java) = Worker::java_alone() else {
         return;
     };
+    let both = Both::with(java).await;
     assert!(both.latch.try_set_count(2).await.unwrap());
     let (java, rust) = (both.java_waits(), both.rust_waits());
     let ours = Worker::rust();

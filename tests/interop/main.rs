@@ -1,5 +1,5 @@
-//! Java and Rust on one lock: every test has its own redis-server, Java process with the real Redisson and watchlock
-//! client. `INTEROP_REDISSON` names the Redisson version, one that `scripts/interop-peer.sh` accepts (4).
+//! Java and Rust on one lock: every test has its own redis-server, client of the real Redisson and watchlock client. The
+//! Java clients are in one process, apart from those that are killed or frozen. `INTEROP_REDISSON` names the Redisson version, one that `scripts/interop-peer.sh` accepts (4).
 
 mod cluster;
 mod coming_and_going;
@@ -62,6 +62,16 @@ async fn two() -> Option<Two> {
 async fn two_short() -> Option<Two> {
     let options = Options {
         watchdog: Some(SHORT),
+        ..Options::default()
+    };
+    two_with(options, SHORT).await
+}
+
+/// The same, and Java has a process of its own.
+async fn two_to_kill() -> Option<Two> {
+    let options = Options {
+        watchdog: Some(SHORT),
+        alone: true,
         ..Options::default()
     };
     two_with(options, SHORT).await

@@ -11,9 +11,11 @@ use watchlock_support::worker::{Worker, WorkerError};
 pub(crate) struct Options {
     pub(crate) watchdog: Option<Duration>,
     pub(crate) prefix: Option<&'static str>,
+    /// Whether it has a process of its own, which may be killed.
+    pub(crate) alone: bool,
 }
 
-/// A Java process with one Redisson client.
+/// A Redisson client.
 pub(crate) struct Java {
     worker: Worker,
 }
@@ -49,9 +51,12 @@ impl Java {
     }
 
     async fn open_at(mut fields: Value, options: Options) -> Option<Self> {
-        let java = Self {
-            worker: Worker::java()?,
+        let worker = if options.alone {
+            Worker::java_alone()?
+        } else {
+            Worker::java()?
         };
+        let java = Self { worker };
         if let Some(lease) = options.watchdog {
             fields["watchdog_ms"] = json!(millis(lease));
         }
@@ -143,7 +148,7 @@ impl Java {
         self.call("shutdown", json!({ "release": release })).await;
     }
 
-    /// Kills the process with -9.
+    /// Kills the process with -9, if it has one of its own.
     pub(crate) fn kill(&self) {
         self.worker.kill();
     }

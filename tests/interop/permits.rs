@@ -7,8 +7,11 @@ use watchlock::kind::{Counting, Expirable, SemaphoreKind};
 use watchlock::{Client, Lease, Permit, SemaphoreHandle};
 use watchlock_support::worker::Worker;
 
-use super::peer::{Answer, Java};
-use super::{LATE, LONG, SHORT, Two, WOKEN_MS, eventually, ms_since, now_ns, two, two_short};
+use super::peer::{Answer, Java, Options};
+use super::{
+    LATE, LONG, SHORT, Two, WOKEN_MS, eventually, ms_since, now_ns, two, two_short, two_to_kill,
+    two_with,
+};
 
 /// Runs each scenario, which is generic over the kind, with both.
 macro_rules! for_both {
@@ -379,7 +382,13 @@ async fn permits_of_a_killed_rust_return<K: Kind>() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_takes_the_permits_of_a_killed_java_when_their_lease_ends() {
-    let Some(two) = two().await else { return };
+    let options = Options {
+        alone: true,
+        ..Options::default()
+    };
+    let Some(two) = two_with(options, Duration::from_secs(30)).await else {
+        return;
+    };
     let of = two
         .rust
         .get_permit_expirable_semaphore(NAME)
@@ -401,7 +410,9 @@ async fn rust_takes_the_permits_of_a_killed_java_when_their_lease_ends() {
 /// Redisson does not know whose they are (redisson/redisson#3046), and nobody else does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_of_a_killed_java_without_a_lease_stay_taken() {
-    let Some(two) = two_short().await else { return };
+    let Some(two) = two_to_kill().await else {
+        return;
+    };
     let of = two.rust.get_semaphore(NAME).with_permits(2);
     let ours = of.acquire().await.unwrap();
     two.java.acquire::<Counting>(NAME, 1).await;

@@ -79,9 +79,18 @@ impl Side {
 impl Scene {
     /// Each side in one role, and then in the other.
     async fn both_ways(scenario: impl AsyncFn(Scene)) {
+        Self::with(Worker::java, scenario).await;
+    }
+
+    /// The same with processes that may be killed and frozen.
+    async fn both_ways_alone(scenario: impl AsyncFn(Scene)) {
+        Self::with(Worker::java_alone, scenario).await;
+    }
+
+    async fn with(java: fn() -> Option<Worker>, scenario: impl AsyncFn(Scene)) {
         for java_first in [true, false] {
             let server = RedisServer::start();
-            let Some(java) = Worker::java() else { return };
+            let Some(java) = java() else { return };
             let sides = [(java, true), (Worker::rust(), false)];
             let sides = sides.map(|(worker, is_java)| Side { worker, is_java });
             for side in &sides {
@@ -241,7 +250,7 @@ async fn i5_a_writer_of_redisson_gets_in_behind_a_release_during_its_try() {
 
 #[tokio::test]
 async fn a_reader_that_is_killed_throws_nobody_out_and_keeps_a_writer_waiting_for_its_lease() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         one.lock(READ, "dead", None).await;
         other.lock(READ, "alive", None).await;
@@ -259,7 +268,7 @@ async fn a_reader_that_is_killed_throws_nobody_out_and_keeps_a_writer_waiting_fo
 /// The dead reader's lease is still running when the last live one leaves.
 #[tokio::test]
 async fn a_release_behind_a_reader_that_was_just_killed_waits_for_that_lease() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         one.lock(READ, "dead", Duration::from_secs(4)).await;
         other.lock(READ, "alive", None).await;
@@ -313,7 +322,7 @@ async fn a_short_lease_and_a_long_one_end_each_for_itself() {
 /// Redisson's renewal sets the lease of the whole lock to its own.
 #[tokio::test]
 async fn renewals_of_a_short_lease_cut_no_long_one_short() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         other.lock(READ, "long", Duration::from_secs(40)).await;
         one.lock(READ, "short", None).await;
@@ -353,7 +362,7 @@ async fn releases_of_one_side_throw_no_reader_of_the_other_out() {
 
 #[tokio::test]
 async fn readers_get_in_when_the_lease_of_a_killed_writer_is_over_and_not_before() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         one.lock(WRITE, "dead", None).await;
         let readers = ["a", "b"].map(|owner| other.request("lock", READ, owner, None));
@@ -379,7 +388,7 @@ async fn readers_get_in_when_the_lease_of_a_killed_writer_is_over_and_not_before
 
 #[tokio::test]
 async fn a_writer_that_is_killed_while_it_waits_keeps_nobody_out() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         other.lock(READ, "a", None).await;
         let waits = scene.writer_waits(one, "dead").await;
@@ -422,7 +431,7 @@ async fn a_writer_that_goes_on_reading_lets_readers_of_the_other_side_in_and_no_
 
 #[tokio::test]
 async fn a_reader_that_stood_still_for_longer_than_its_lease_harms_no_writer() {
-    Scene::both_ways(async |scene| {
+    Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
         one.lock(READ, "frozen", None).await;
         let writer = scene.writer_waits(other, "w").await;

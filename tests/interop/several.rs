@@ -18,11 +18,14 @@ struct Sides {
 }
 
 async fn sides() -> Option<Sides> {
+    Some(with(Worker::java()?).await)
+}
+
+async fn with(java: Worker) -> Sides {
     let server = RedisServer::start();
-    let java = Worker::java()?;
     java.open(&server.url(), None).await.expect("a client");
     let rust = Client::connect(&server.url()).await.expect("a client");
-    Some(Sides { server, java, rust })
+    Sides { server, java, rust }
 }
 
 fn ours(client: &Client, names: &[&str]) -> MultiLock {
@@ -123,9 +126,10 @@ async fn opposite_orders_of_ours_and_javas_both_finish_and_never_meet() {
 /// are by then. Ours have the requested lease from the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_that_is_killed_on_its_way_leaves_a_lease_that_we_wait_out() {
-    let Some(Sides { server, java, rust }) = sides().await else {
+    let Some(java) = Worker::java_alone() else {
         return;
     };
+    let Sides { server, java, rust } = with(java).await;
     let held = rust.get_lock("b").lock().await.unwrap();
     // Java holds `a` while it waits for `b`.
     let tries = java.request(

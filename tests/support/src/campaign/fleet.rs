@@ -38,7 +38,7 @@ impl Incarnation {
         let worker = match kind {
             Kind::Rust => Worker::rust(),
             Kind::Plain(flaw) => Worker::plain(flaw),
-            Kind::Java => Worker::java().expect("the Java worker can be built"),
+            Kind::Java => Worker::java_alone().expect("the Java worker can be built"),
         };
         let mut patience = 600;
         let id = loop {

@@ -5,6 +5,8 @@
 //! `{"id":7,"ok":false,"t_inv":…,"t_ret":…,"error":{"kind":…,"message":…}}`. Lines with `event` come unasked. Times
 //! are nanoseconds of `CLOCK_MONOTONIC`, as from [`crate::now_ns`].
 //!
+//! A process with several clients knows whose a request is by the number in its `client`.
+//!
 //! The driver's own threads read and write, so it works from any runtime, and a frozen worker blocks nobody.
 
 mod find;
@@ -13,17 +15,18 @@ mod others;
 mod router;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::future::Future;
+use std::os::unix::fs::FileExt as _;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 pub use router::{Lost, Reply, WorkerError};
@@ -54,12 +57,20 @@ pub const SILENCE: Duration = Duration::from_secs(180);
 /// ```
 #[derive(Debug)]
 pub struct Worker {
+    process: Arc<Process>,
+    /// Its number among the clients of the process, unless it is the only one.
+    client: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Process {
     pid: u32,
     child: Mutex<Leashed>,
     lines: Mutex<Option<Lines>>,
     router: Arc<Router>,
     next_id: AtomicU64,
-    log: NamedTempFile,
+    /// Without a name: what is never dropped leaves no file.
+    log: File,
 }
 
 #[derive(Debug)]
@@ -75,31 +86,9 @@ impl Worker {
     /// If it cannot be started.
     #[must_use]
     pub fn spawn<S: AsRef<OsStr>>(argv: &[S]) -> Self {
-        let (program, rest) = argv.split_first().expect("a program to start");
-        let log = NamedTempFile::new().expect("a file for the worker's log");
-        let stderr = log.reopen().expect("the worker's log can be written");
-        let mut child = Command::new(program)
-            .args(rest)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.as_ref().display()));
-        let leash = Leash::on(child.id()).expect("a shell holds the leash");
-        let stdin = child.stdin.take().expect("standard input is piped");
-        let stdout = child.stdout.take().expect("standard output is piped");
-        let router = Arc::new(Router::default());
-        Arc::clone(&router).read(stdout);
         Self {
-            pid: child.id(),
-            child: Mutex::new(Leashed {
-                child,
-                leash: Some(leash),
-            }),
-            lines: Mutex::new(Some(Lines::to(stdin))),
-            router,
-            next_id: AtomicU64::new(1),
-            log,
+            process: Arc::new(Process::spawn(argv)),
+            client: None,
         }
     }
 
@@ -124,14 +113,41 @@ impl Worker {
         Self::spawn(&command)
     }
 
-    /// Starts the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). `None`, with a
-    /// message, if there is no JDK or Maven to build it.
+    /// A client of the Java worker, `tests/interop`, on the Redisson that `INTEROP_REDISSON` names (4). All of them are in
+    /// one process, which nobody kills, freezes or ends: a JVM takes long to start. `None`, with a message, if there is no
+    /// JDK or Maven to build it.
     ///
     /// # Panics
     /// If it cannot be started; with `CI=true` also if it cannot be built.
     #[must_use]
     pub fn java() -> Option<Self> {
+        static SHARED: LazyLock<Option<Arc<Process>>> = LazyLock::new(|| {
+            let command = others::java_worker()?;
+            Some(Arc::new(Process::spawn(command)))
+        });
+        static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        SHARED.as_ref().map(|process| Self {
+            process: Arc::clone(process),
+            client: Some(CLIENTS.fetch_add(1, Ordering::Relaxed)),
+        })
+    }
+
+    /// The same in a process of its own.
+    ///
+    /// # Panics
+    /// As [`Self::java`].
+    #[must_use]
+    pub fn java_alone() -> Option<Self> {
         others::java_worker().map(|command| Self::spawn(command))
+    }
+
+    /// Whether there is a Java worker. It is built, and not started.
+    ///
+    /// # Panics
+    /// With `CI=true`, if it cannot be built.
+    #[must_use]
+    pub fn has_java() -> bool {
+        others::java_worker().is_some()
     }
 
     /// Starts the worker on the real redsync, `tests/interop/redsync`. `None`, with a message, if there is no Go to
@@ -154,10 +170,13 @@ impl Worker {
             Value::Null => serde_json::Map::new(),
             other => panic!("the fields of {op} are no object: {other}"),
         };
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.process.next_id.fetch_add(1, Ordering::Relaxed);
         request.insert("id".to_owned(), json!(id));
         request.insert("op".to_owned(), json!(op));
-        let answer = self.router.expect(id);
+        if let Some(client) = self.client {
+            request.insert("client".to_owned(), json!(client));
+        }
+        let answer = self.process.router.expect(id);
         self.send_line(&Value::Object(request).to_string());
         Call { id, answer }
     }
@@ -191,21 +210,19 @@ impl Worker {
 
     /// Sends a line as it is. Answers without one of our ids are [`Self::strays`].
     pub fn send_line(&self, line: &str) {
-        if let Some(lines) = &*self.lines.lock() {
-            lines.send(line);
-        }
+        self.process.send_line(line);
     }
 
     /// The events so far, in the order in which they came.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
-        self.router.events()
+        self.process.router.events()
     }
 
     /// The events that came since this was last called.
     #[must_use]
     pub fn new_events(&self) -> Vec<Value> {
-        self.router.new_events()
+        self.process.router.new_events()
     }
 
     /// The `lost` events so far.
@@ -217,55 +234,65 @@ impl Worker {
     /// Lines that were neither events nor answers to a request.
     #[must_use]
     pub fn strays(&self) -> Vec<String> {
-        self.router.strays()
+        self.process.router.strays()
     }
 
     /// What the worker wrote to standard error.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.log.path()).unwrap_or_default()
+        self.process.log()
     }
 
     /// The process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid
     }
 
     /// Whether the process runs; a frozen one does.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.child.lock().status().is_none()
+        self.process.is_alive()
+    }
+
+    /// The process, for what ends or stops it.
+    fn own(&self) -> &Process {
+        let alone = self.client.is_none();
+        assert!(alone, "its process has clients of other tests, too");
+        &self.process
     }
 
     /// Kills the process with -9; returns when it is gone.
+    ///
+    /// # Panics
+    /// If it has other clients, too.
     pub fn kill(&self) {
-        let mut leashed = self.child.lock();
-        let _ = leashed.child.kill();
-        drop(leashed.leash.take());
-        let _ = leashed.child.wait();
+        self.own().kill();
     }
 
     /// Stops the process (SIGSTOP); returns when it stands still.
     ///
     /// # Panics
-    /// If it does not stand still within five seconds.
+    /// If it does not stand still within five seconds, or has other clients, too.
     pub fn freeze(&self) {
-        if self.is_alive() {
-            process::freeze(self.pid);
+        if self.own().is_alive() {
+            process::freeze(self.pid());
         }
     }
 
     /// Lets a frozen process go on.
     pub fn resume(&self) {
         if self.is_alive() {
-            process::resume(self.pid);
+            process::resume(self.pid());
         }
     }
 
     /// Ends the worker's input, after what was sent; it then closes its client and ends.
+    ///
+    /// # Panics
+    /// If its process has other clients, too.
     pub fn close_stdin(&self) {
-        drop(self.lines.lock().take());
+        drop(self.own().lines.lock().take());
     }
 
     /// Waits for the end of the process.
@@ -278,7 +305,7 @@ impl Worker {
     pub async fn wait_exit(&self, deadline: Duration) -> ExitStatus {
         let end = Instant::now() + deadline;
         loop {
-            if let Some(status) = self.child.lock().status() {
+            if let Some(status) = self.process.child.lock().status() {
                 return status;
             }
             let late = Instant::now() >= end;
@@ -288,13 +315,75 @@ impl Worker {
     }
 }
 
+impl Process {
+    fn spawn<S: AsRef<OsStr>>(argv: &[S]) -> Self {
+        let (program, rest) = argv.split_first().expect("a program to start");
+        let log = tempfile::tempfile().expect("a file for the worker's log");
+        let stderr = log.try_clone().expect("the worker's log can be written");
+        let mut child = Command::new(program)
+            .args(rest)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.as_ref().display()));
+        let leash = Leash::on(child.id()).expect("a shell holds the leash");
+        let stdin = child.stdin.take().expect("standard input is piped");
+        let stdout = child.stdout.take().expect("standard output is piped");
+        let router = Arc::new(Router::default());
+        Arc::clone(&router).read(stdout);
+        Self {
+            pid: child.id(),
+            child: Mutex::new(Leashed {
+                child,
+                leash: Some(leash),
+            }),
+            lines: Mutex::new(Some(Lines::to(stdin))),
+            router,
+            next_id: AtomicU64::new(1),
+            log,
+        }
+    }
+
+    fn send_line(&self, line: &str) {
+        if let Some(lines) = &*self.lines.lock() {
+            lines.send(line);
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.child.lock().status().is_none()
+    }
+
+    fn kill(&self) {
+        let mut leashed = self.child.lock();
+        let _ = leashed.child.kill();
+        drop(leashed.leash.take());
+        let _ = leashed.child.wait();
+    }
+
+    fn log(&self) -> String {
+        let length = self.log.metadata().map_or(0, |log| log.len());
+        let mut log = vec![0; usize::try_from(length).unwrap_or(0)];
+        let read = self.log.read_exact_at(&mut log, 0);
+        read.map_or_else(
+            |error| error.to_string(),
+            |()| String::from_utf8_lossy(&log).into_owned(),
+        )
+    }
+}
+
 impl Drop for Worker {
     /// A failing test shows the worker's standard error.
     fn drop(&mut self) {
-        self.kill();
+        if self.client.is_some() {
+            drop(self.request("end", Value::Null));
+        } else {
+            self.process.kill();
+        }
         let log = self.log();
         if std::thread::panicking() && !log.is_empty() {
-            eprintln!("worker {} wrote:\n{log}", self.pid);
+            eprintln!("worker {} wrote:\n{log}", self.pid());
         }
     }
 }

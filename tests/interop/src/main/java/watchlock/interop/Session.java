@@ -26,15 +26,8 @@ final class Session {
         this.answers = answers;
     }
 
-    /** Takes one line. Opening and closing are done here and now, so that later lines find them done. */
-    void take(String line) {
-        Request request;
-        try {
-            request = Request.parse(line);
-        } catch (Failure failure) {
-            answers.failed(null, null, failure);
-            return;
-        }
+    /** Takes one request. Opening and closing are done here and now, so that later ones find them done. */
+    void take(Request request) {
         try {
             route(request);
         } catch (Failure failure) {
@@ -103,6 +96,12 @@ final class Session {
         return Map.of();
     }
 
+    /** Closes the client as Redisson does by itself, and ends what still waits. */
+    void end() {
+        close(false);
+        owners.values().forEach(Owner::interruptWait);
+    }
+
     private Servers use() throws Failure {
         if (closed) {
             throw Failure.closed();
@@ -130,7 +129,7 @@ final class Session {
         }
     }
 
-    private static Thread daemon(Runnable task) {
+    static Thread daemon(Runnable task) {
         var thread = new Thread(task);
         thread.setDaemon(true);
         return thread;
