@@ -217,7 +217,10 @@ impl AckWorker {
                 under_way.push(self.process(batch, order));
             }
             let is_full = waits >= self.most_waits() || !waiting.is_empty();
-            self.lane.keep_for_holds(is_full);
+            self.lane.window().keep_for_holds(is_full);
+            if !is_full {
+                self.lane.admit();
+            }
             tokio::select! {
                 biased;
                 Some(order) = under_way.next() => {
@@ -241,7 +244,8 @@ impl AckWorker {
         is_alone: bool,
         waits: usize,
     ) -> Option<(Order, Vec<QueuedCommand>)> {
-        if !is_alone && !self.lane.is_up() {
+        let is_up = |on: &Connected| !on.is_replicas && !on.connection.has_ended();
+        if !is_alone && self.lane.with_connected(is_up) != Some(true) {
             return None;
         }
         let kept = take_batch(waiting, Order::Kept);

@@ -264,21 +264,6 @@ impl Lane {
         }
     }
 
-    /// Whether only commands about holds get a place now.
-    pub(super) fn keep_for_holds(&self, holds_only: bool) {
-        self.window.keep_for_holds(holds_only);
-        if !holds_only {
-            self.admit();
-        }
-    }
-
-    /// Whether a command would be sent at once.
-    pub(super) fn is_up(&self) -> bool {
-        let is_up =
-            |connected: &Connected| !connected.is_replicas && !connected.connection.has_ended();
-        self.with_connected(is_up).unwrap_or(false)
-    }
-
     /// A command waits: connects if there is no connection.
     pub(super) fn want(&self) {
         if !matches!(&*self.link.borrow(), LaneState::Up { .. }) {

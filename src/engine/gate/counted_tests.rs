@@ -520,20 +520,21 @@ fn in_any_order_permits_are_never_too_many_and_nobody_is_overtaken_or_asleep_bes
 #[test]
 fn a_grant_that_is_kept_for_long_delays_taking_back_none_behind_it() {
     let mut gate = Gate::<u32>::default();
-    for (number, rounds) in [(1, 5), (2, 0), (3, 1), (4, 0)] {
+    // The last two are kept for a command time-out.
+    for (number, rounds) in [(1, 5), (2, 0), (3, 1), (4, 0), (5, 8), (6, 6)] {
         let asked = Request {
             rounds,
             ..request(Sort::Permits(1), Patience::Forever)
         };
         let ticket = Ticket::new(number, asked);
         ticket.decide(Verdict::Busy(None), &mut Effects::at(at(1), RULES));
-        gate.expect_collection(&ticket, at(number));
+        gate.expect_collection(&ticket, &Effects::at(at(number), RULES));
     }
     let mut order = Vec::new();
     while let Some(ticket) = gate.take_uncollected() {
         order.push(ticket.number);
     }
-    assert_eq!(order, [2, 3, 4, 1]);
+    assert_eq!(order, [2, 3, 4, 1, 5, 6]);
 }
 
 #[test]

@@ -257,7 +257,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Gives a waiting ticket its grant. While a job runs, the job sees to it that the grant is collected.
     fn deliver(&mut self, ticket: &Arc<Ticket>, hold: Arc<Hold>, effects: &mut Effects) {
         if self.job.is_some() {
-            self.expect_collection(ticket, effects.now);
+            self.expect_collection(ticket, effects);
         }
         ticket.decide(Verdict::Granted(hold), effects);
     }

@@ -11,7 +11,6 @@
 //!    [`MOST_CALLED`] of them together: to wake a longer queue at each late grant would cost a busy process too much.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
@@ -37,7 +36,7 @@ pub(crate) enum Step<C> {
     Serve {
         head: Arc<Ticket>,
         at_once: bool,
-        /// By when the oldest uncollected read is to be collected.
+        /// By when the uncollected read that is due first is to be collected.
         collect_by: Option<Moment>,
     },
     /// The lock is left to others until then.
@@ -120,7 +119,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// When the job looks at the oldest uncollected grant: to call those behind it, or to take it back.
+    /// When the job looks at the uncollected grant that is due first: to call those behind it, or to take it back.
     fn collect_by(&mut self, rules: Rules) -> Option<Moment> {
         // When several have reads of a hold, giving one back frees nothing for others.
         let several = matches!(&self.seat, Seat::Shared { shared, .. } if !shared.has_one_read());
@@ -163,13 +162,14 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// `ticket` got its grant, and has not collected it yet.
-    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, now: Moment) {
+    pub(super) fn expect_collection(&mut self, ticket: &Arc<Ticket>, effects: &Effects) {
         // Those in front that were collected are dropped.
         self.uncollected();
-        let until = |grant: &Uncollected| grant.kept_until(Duration::MAX);
+        let limit = effects.rules.command_timeout;
+        let until = |grant: &Uncollected| grant.kept_until(limit);
         let new = Uncollected {
             ticket: Arc::clone(ticket),
-            since: now,
+            since: effects.now,
             called: false,
         };
         let ahead = |grant: &Uncollected| until(grant) <= until(&new);

@@ -79,7 +79,7 @@ fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     let mut effects = Effects::at(at(1), RULES);
     decided.decide(Verdict::Again, &mut effects);
     effects.carry_out();
-    gate.expect_collection(&decided, at(3));
+    gate.expect_collection(&decided, &Effects::at(at(3), RULES));
     let by = at(3) + KEPT_FOR;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));
     assert!(watches(step(&mut gate, at(3), true)));
@@ -150,7 +150,7 @@ fn a_grant_that_is_not_collected_is_taken_out_once() {
     decided.decide(Verdict::Again, &mut effects);
     let _ = effects.carry_out();
     let mut gate = Gate::<u32>::default();
-    gate.expect_collection(&decided, at(3));
+    gate.expect_collection(&decided, &Effects::at(at(3), RULES));
     assert_eq!(gate.uncollected().map(|grant| grant.since), Some(at(3)));
     assert!(gate.take_uncollected().is_some());
     assert!(gate.take_uncollected().is_none());

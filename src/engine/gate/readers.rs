@@ -306,6 +306,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         match left {
             Some(Left::Last) => {
                 self.requeue_join(hold);
+                // What is left here are reads that ended before their callers took them.
+                self.uncollected.clear();
                 None
             }
             Some(Left::Lost(reason)) => Some(GivenBack::Lost(reason)),

@@ -1,7 +1,7 @@
 //! Shares of a hold, at a gate where nothing else happens.
 
 use super::*;
-use crate::engine::gate::ticket::Patience;
+use crate::engine::gate::ticket::{Patience, Verdict};
 use crate::engine::hold::KeeperWork;
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
@@ -286,4 +286,17 @@ fn levels_that_are_over_are_not_counted() {
     let end = made.read.valid_until();
     assert_eq!(made.gate.levels_of(&read, at(1)), 2, "and a stranger's");
     assert_eq!(made.gate.levels_of(&read, end), 1);
+}
+
+#[test]
+fn a_read_that_ended_before_it_was_collected_is_not_waited_for_after_the_last_one() {
+    let mut made = first(Sort::Reads, Level::Watchdog);
+    let ticket = Ticket::new(2, asks(Sort::Reads, Level::Watchdog));
+    made.with(at(0), |gate, effects| {
+        gate.expect_collection(&ticket, effects);
+        ticket.decide(Verdict::Busy(None), effects);
+    });
+    assert!(made.gate.uncollected.len() == 1);
+    assert!(made.leave(Level::Watchdog, at(1)).is_none(), "the last");
+    assert!(made.gate.uncollected.is_empty());
 }
