@@ -15,8 +15,8 @@
 //! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
 //!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
 //!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
-//! 5. While no further batch may wait for replicas, acquires wait in the queue of the lane: they were not sent, and their
-//!    command time-outs do not run. Renewals wait here, so that they notice when the connection falls silent.
+//! 5. No more acquires are here than can be sent. The others wait in the queue of the lane, where their command time-outs
+//!    do not run. Commands about holds wait here.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -210,17 +210,20 @@ impl AckWorker {
         // How many of them wait for replicas.
         let mut waits = 0;
         loop {
+            // First, so that acquires share a batch with commands about holds.
+            self.let_in(waiting.len(), waits);
+            while let Ok(entry) = queue.try_recv() {
+                waiting.push(entry);
+            }
+            // Nobody wants to know any more: it was not sent, and never will be.
+            waiting.retain(|entry: &QueuedCommand| !entry.answer.is_closed());
             while let Some((order, batch)) =
                 self.next_batch(&mut waiting, under_way.is_empty(), waits)
             {
                 waits += usize::from(order == Order::Acknowledged);
                 under_way.push(self.process(batch, order));
             }
-            let is_full = waits >= self.most_waits() || !waiting.is_empty();
-            self.lane.window().keep_for_holds(is_full);
-            if !is_full {
-                self.lane.admit();
-            }
+            self.let_in(waiting.len(), waits);
             tokio::select! {
                 biased;
                 Some(order) = under_way.next() => {
@@ -236,6 +239,15 @@ impl AckWorker {
         while under_way.next().await.is_some() {}
     }
 
+    /// Lets as many acquires out of the queue of the lane as can be sent now, and a fourth of that beside any number of
+    /// others.
+    fn let_in(&self, waiting: usize, waits: usize) {
+        let all = BATCH * self.most_waits().saturating_sub(waits);
+        let acquires = all.saturating_sub(waiting).max(all / 4);
+        self.lane.window().let_in(acquires);
+        self.lane.admit();
+    }
+
     /// What is sent now, and its order: those that need no acknowledgement first. It needs a connection that is up, unless
     /// nothing else is under way.
     fn next_batch(
@@ -244,8 +256,7 @@ impl AckWorker {
         is_alone: bool,
         waits: usize,
     ) -> Option<(Order, Vec<QueuedCommand>)> {
-        let is_up = |on: &Connected| !on.is_replicas && !on.connection.has_ended();
-        if !is_alone && self.lane.with_connected(is_up) != Some(true) {
+        if !is_alone && self.lane.with_connected(Connected::is_usable) != Some(true) {
             return None;
         }
         let kept = take_batch(waiting, Order::Kept);
@@ -276,11 +287,6 @@ impl AckWorker {
     }
 
     async fn send(&self, mut entries: Vec<QueuedCommand>, acknowledged: bool) {
-        // Nobody wants to know any more: it was not sent, and never will be.
-        entries.retain(|entry| !entry.answer.is_closed());
-        if entries.is_empty() {
-            return;
-        }
         let refused = self.stall.lock().refuses(self.lane.now());
         let refused = refused.filter(|_| acknowledged);
         let refused = refused.map(|got| self.not_replicated(got));

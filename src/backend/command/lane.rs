@@ -173,6 +173,12 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
+    /// Whether a command would be sent on it at once, as far as is known.
+    pub(super) fn is_usable(&self) -> bool {
+        let is_over = self.term.as_ref().is_some_and(MasterTerm::is_over);
+        !self.is_replicas && !is_over && !self.connection.has_ended()
+    }
+
     /// Asks the server whether it is a replica. False if it does not say so in time.
     async fn asks_role(&mut self, timers: &Timers, limit: Duration) -> bool {
         let asking = timers.within(limit, Hello::of(&mut self.connection));
@@ -412,20 +418,19 @@ impl Lane {
     pub(super) fn longest_silence(&self) -> Duration {
         // Relaxed, as in `answered`.
         let round_trip = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed));
-        let least = MIN_SILENCE + self.waits_for_replicas();
+        let acks = self.config.acks.filter(|_| self.acknowledges);
+        let least = MIN_SILENCE + acks.map_or(Duration::ZERO, |acks| acks.within);
         // However short a command time-out is, its silence counts.
         least.max(round_trip * 2).min(self.config.command_timeout)
     }
 
-    /// How long the server may say nothing because it waits for replicas.
-    fn waits_for_replicas(&self) -> Duration {
-        let acks = self.config.acks.filter(|_| self.acknowledges);
-        acks.map_or(Duration::ZERO, |acks| acks.within)
-    }
-
-    /// Since when the server says nothing for no known reason.
-    pub(super) fn silent_since(&self) -> Moment {
-        self.heard_at() + self.waits_for_replicas()
+    /// How long the server may say nothing while commands wait here for an acknowledgement before them.
+    pub(super) fn waits_for_replicas(&self) -> Duration {
+        if self.acknowledges {
+            self.command_timeout()
+        } else {
+            Duration::ZERO
+        }
     }
 
     pub(super) fn heard_at(&self) -> Moment {

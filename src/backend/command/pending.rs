@@ -151,9 +151,10 @@ impl Pending {
         self.submitted_at() != Moment::NEVER
     }
 
-    /// Since when its lane is silent for no known reason.
-    pub(crate) fn silent_since(&self) -> Moment {
-        self.shared.lane.silent_since()
+    /// Until when its lane may have been silent with good reason, if it has waited since then.
+    pub(crate) fn silent_from(&self, since: Moment) -> Moment {
+        let lane = &self.shared.lane;
+        lane.heard_at().max(since) + lane.waits_for_replicas()
     }
 
     /// Ends it if it was certainly not sent.

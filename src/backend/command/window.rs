@@ -9,7 +9,8 @@
 //!    when somebody polls the command.
 //! 5. One thread at a time submits queued commands, and each counts as queued until it was polled. So no command
 //!    overtakes an earlier one of its turn.
-//! 6. While commands would only wait for an acknowledgement before them, those about holds alone get places.
+//! 6. Commands that are not about holds may be limited to a number: where they would wait for acknowledgements before
+//!    them, they wait here, where they are not sent.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -52,8 +53,8 @@ pub(super) struct Window {
     places: AtomicU64,
     /// Whether its connection is in doubt, so that nobody gets a place.
     paused: AtomicBool,
-    /// Whether only commands about holds get a place (rule 6).
-    for_holds: AtomicBool,
+    /// How many commands that are not about holds may still get a place (rule 6); the maximum without a limit.
+    others: AtomicUsize,
     /// How many commands wait.
     count: AtomicUsize,
     waiting: Mutex<WaitingCommands>,
@@ -113,7 +114,7 @@ impl Window {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
             paused: AtomicBool::new(false),
-            for_holds: AtomicBool::new(false),
+            others: AtomicUsize::new(usize::MAX),
             count: AtomicUsize::new(0),
             waiting: Mutex::default(),
             admitting: AtomicBool::new(false),
@@ -146,13 +147,26 @@ impl Window {
         self.paused.store(false, Ordering::SeqCst);
     }
 
-    /// Whether only commands about holds get a place. The caller must [admit](Self::admit) after `false`.
-    pub(super) fn keep_for_holds(&self, holds_only: bool) {
-        self.for_holds.store(holds_only, Ordering::SeqCst);
+    /// So many commands that are not about holds get a place from now on. The caller must [admit](Self::admit) afterwards.
+    pub(super) fn let_in(&self, others: usize) {
+        self.others.store(others, Ordering::SeqCst);
     }
 
-    fn takes(&self, turn: Turn) -> bool {
-        turn == Turn::Hold || !self.for_holds.load(Ordering::SeqCst)
+    fn takes_others(&self) -> bool {
+        self.others.load(Ordering::SeqCst) > 0
+    }
+
+    /// Counts a command that gets a place. False if it may not get one.
+    fn counts(&self, turn: Turn) -> bool {
+        let less = |others: usize| match others {
+            usize::MAX => Some(others),
+            limited => limited.checked_sub(1),
+        };
+        let others = &self.others;
+        turn == Turn::Hold
+            || others
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+                .is_ok()
     }
 
     /// There is no connection.
@@ -172,10 +186,15 @@ impl Window {
 
     /// Takes a free place, unless commands are queued.
     pub(super) fn enter(&self, turn: Turn) -> Option<Place> {
-        if self.is_awaited() || self.is_paused() || !self.takes(turn) {
+        if self.is_awaited() || self.is_paused() {
             return None;
         }
-        self.take()
+        let place = self.take()?;
+        if !self.counts(turn) {
+            self.leave(place, false);
+            return None;
+        }
+        Some(place)
     }
 
     fn take(&self) -> Option<Place> {
@@ -239,7 +258,7 @@ impl Window {
         let free = Places::of(self.places.load(Ordering::SeqCst)).free;
         free > 0
             && !self.is_paused()
-            && (self.takes(Turn::New) || self.waiting.lock().starts_with_hold())
+            && (self.takes_others() || self.waiting.lock().starts_with_hold())
     }
 
     /// Hands over queued commands while there are free places. Polls them, so no lock may be held.
@@ -260,14 +279,16 @@ impl Window {
             let Some(place) = self.take() else {
                 return;
             };
-            let Some((_, (first, _))) = self.waiting.lock().commands.pop_first() else {
+            let Some(((turn, _), (first, _))) = self.waiting.lock().commands.pop_first() else {
                 // It was forgotten at this moment.
                 return self.leave(place, false);
             };
             // Also if a waker panics, as above.
             defer! { self.count.fetch_sub(1, Ordering::SeqCst); }
             let command = first.upgrade();
-            if !command.is_some_and(|command| command.begin(place)) {
+            if command.is_some_and(|command| command.begin(place)) {
+                self.counts(turn);
+            } else {
                 self.leave(place, false);
             }
         }

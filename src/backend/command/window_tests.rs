@@ -112,10 +112,11 @@ fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
 }
 
 #[test]
-fn while_places_are_kept_for_holds_others_wait() {
+fn so_many_as_are_let_in_get_places_beside_those_about_holds() {
     let (window, mut scene) = (Window::new(), Scene::default());
     window.open(1);
-    window.keep_for_holds(true);
+    window.let_in(1);
+    assert!(window.enter(Turn::New).is_some());
     assert!(window.enter(Turn::New).is_none());
     assert!(window.enter(Turn::Hold).is_some());
     scene.queue(&window, "new", Turn::New);
@@ -125,7 +126,11 @@ fn while_places_are_kept_for_holds_others_wait() {
     scene.queue(&window, "hold", Turn::Hold);
     window.admit();
     assert_eq!(*scene.begun.lock(), ["hold"]);
-    window.keep_for_holds(false);
+    window.let_in(1);
+    window.admit();
+    assert_eq!(*scene.begun.lock(), ["hold", "waiter"]);
+    window.let_in(usize::MAX);
     window.admit();
     assert_eq!(*scene.begun.lock(), ["hold", "waiter", "new"]);
+    assert!(std::iter::from_fn(|| window.enter(Turn::New)).count() > 1);
 }

@@ -297,7 +297,7 @@ impl Kind {
 
     pub(crate) fn downgrade<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Option<Call<'a>> {
         let call = self.commands.downgrade(self.hold(hold_id, lease));
-        call.map(Call::acknowledged)
+        call.map(|call| call.acknowledged().of_hold())
     }
 
     /// Adds a level to a hold, with or without a fencing token.

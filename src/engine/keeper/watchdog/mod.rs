@@ -425,7 +425,7 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let is_unsent = submitted_at == Moment::NEVER;
     let end = match request.patience {
         Patience::Forever if is_unsent => {
-            let silent_since = request.since.max(command.silent_since());
+            let silent_since = command.silent_from(request.since);
             silent_since.max(core.runs_since()) + unavailable_after
         }
         _ => request.returns_by(command_timeout),
