@@ -145,8 +145,8 @@ impl Address {
         if let Some(password) = &secrets.password {
             settings = settings.set_password(password);
         }
-        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "there is no TLS"))]
-        let mut address = self.reopened(info.set_redis_settings(settings));
+        let mut address = self.clone();
+        address.client = opened(info.set_redis_settings(settings))?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &secrets.tls {
             address.tls = tls::connector(address.client.get_connection_info().addr(), tls)?;
