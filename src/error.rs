@@ -291,7 +291,16 @@ impl Error {
             | Self::Denied { .. }
             | Self::Refused { .. }
             | Self::NoQuorum { .. } => true,
-            _ => false,
+            Self::NotOwner { .. }
+            | Self::InvalidName { .. }
+            | Self::CrossSlot { .. }
+            | Self::WouldDeadlock { .. }
+            | Self::InvalidLease { .. }
+            | Self::InvalidCount { .. }
+            | Self::Unsupported { .. }
+            | Self::Closed
+            | Self::Config(_)
+            | Self::InvalidSet(_) => false,
         }
     }
 

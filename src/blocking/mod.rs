@@ -412,17 +412,17 @@ impl Blocking<crate::lock::Election> {
 }
 
 impl<G: HasLevel> Blocking<G> {
-    /// As [`LockGuard::verify`](crate::LockGuard::verify).
+    /// As [`LockGuard::verify`](crate::LockGuard::verify) and [`Permit::verify`](crate::Permit::verify).
     pub fn verify(&self) -> Result<(), Error> {
         wait(self.0.level().verify())
     }
 
-    /// As [`LockGuard::extend`](crate::LockGuard::extend).
+    /// As [`LockGuard::extend`](crate::LockGuard::extend) and [`Permit::extend`](crate::Permit::extend).
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         wait(self.0.level().extend(lease))
     }
 
-    /// Blocks until the hold is lost: [`LockGuard::lost`](crate::LockGuard::lost).
+    /// Blocks until the hold is lost: [`LockGuard::lost`](crate::LockGuard::lost), [`Permit::lost`](crate::Permit::lost).
     pub fn lost(&self) -> LostReason {
         block(self.0.level().lost())
     }

@@ -353,7 +353,7 @@ struct AcquireAll<'a> {
     end: Option<Moment>,
     /// When it returns at the latest.
     hard_end: Option<Moment>,
-    /// Those of the first guard, once there is one.
+    /// Those of the latest round's first guard.
     timers: Option<Timers>,
     pauses: Pauses,
     losses: u32,

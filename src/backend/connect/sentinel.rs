@@ -139,8 +139,9 @@ fn epoch(about: &Value) -> Option<u64> {
 struct SentinelVotes {
     all: usize,
     silent: usize,
-    /// How many sentinels named each master, and the latest epoch among them.
-    named: BTreeMap<Endpoint, (usize, u64)>,
+    /// How many sentinels named each master, the latest epoch among them, and how many masters were named before it. In a
+    /// tie the one that was named last leads, so that attempts do not all lead to the same one.
+    named: BTreeMap<Endpoint, (usize, u64, usize)>,
     unknown: usize,
     failure: Option<Failure>,
 }
@@ -159,7 +160,8 @@ impl SentinelVotes {
         match said {
             Ok(None) => self.unknown += 1,
             Ok(Some((endpoint, epoch))) => {
-                let (votes, latest) = self.named.entry(endpoint).or_default();
+                let before = self.named.len();
+                let (votes, latest, _) = self.named.entry(endpoint).or_insert((0, 0, before));
                 *votes += 1;
                 *latest = epoch.max(*latest);
             }
@@ -179,8 +181,8 @@ impl SentinelVotes {
     fn decided(&self) -> Option<Endpoint> {
         let first = self.first()?;
         let others = self.named.iter().filter(|(named, _)| *named != first);
-        let most = others.map(|(_, (votes, _))| *votes).max().unwrap_or(0);
-        let (votes, _) = self.named[first];
+        let most = others.map(|(_, (votes, ..))| *votes).max().unwrap_or(0);
+        let (votes, ..) = self.named[first];
         (votes > most + self.silent).then(|| first.clone())
     }
 
@@ -244,6 +246,15 @@ mod tests {
         let votes = votes(3, said);
         assert_eq!(votes.decided(), None);
         assert_eq!(port(votes.outcome("x").ok()), Some(2));
+    }
+
+    #[test]
+    fn in_a_tie_of_one_epoch_the_order_of_answers_decides() {
+        for ports in [[1, 2], [2, 1]] {
+            let said = ports.map(|port| Some(master(port, 0)));
+            let votes = votes(2, said.into());
+            assert_eq!(port(votes.outcome("x").ok()), Some(ports[1]));
+        }
     }
 
     #[test]

@@ -17,8 +17,10 @@ pub use self::plain::{Reentrant, ReentrantLock};
 pub use self::read_write::{Read, Write};
 pub use self::simple::Simple;
 pub use self::spin::Spin;
+#[cfg(feature = "blocking")]
+pub(crate) use super::guard::HasLevel;
 #[doc(hidden)]
-pub use super::guard::{HasLevel, IsGuard};
+pub use super::guard::IsGuard;
 pub use super::handle::LockKind;
 pub use super::multi::Several;
 pub use super::quorum::AtQuorum;

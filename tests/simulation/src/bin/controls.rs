@@ -158,8 +158,8 @@ const CONTROLS: [Control; 33] = [
     control(
         "a confirmed subscription leads to a try",
         "src/engine/keeper/job/mod.rs",
-        "self.at(|gate, _| gate.set_listening(true));\n                    Event::Due",
-        "self.at(|gate, _| gate.set_listening(true));\n                    Event::Nothing",
+        "self.with(|gate| gate.set_listening(true));\n                    Event::Due",
+        "self.with(|gate| gate.set_listening(true));\n                    Event::Nothing",
     ),
     control(
         "a waiter of a fair lock vouches for its place",
