@@ -15,8 +15,6 @@ CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
 # A suite with a feature of its own.
 METRICS=metrics
-# Unit tests for which no time passes, the model among them.
-TIMELESS="engine:: lock::"
 ALONE="locks scale keeper_death steward_death"
 LONGEST="kinds campaign cluster quorum"
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
@@ -103,27 +101,14 @@ simulation=$(
     programs test --no-run --target "$host" --config tests/simulation/profile.toml --package watchlock-simulation --tests
 )
 part "to build the simulation"
-# shellcheck disable=SC2086 # names are words
-run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}" $(printf -- '--skip %s ' $TIMELESS)
-part "unit tests"
+run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}"
+for program in ${simulation:?it was not built}; do
+    run "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
+done
+# Not beside the suites: these have leases of less than a second, and a machine whose processors are all busy stands still
+# for a part of one.
+part "the model and the simulation"
 
-# Beside the suites, in what time of the processors these leave: they must not feel it.
-idle="nice -n 19"
-if command -v chrt >/dev/null && chrt --idle 0 true 2>/dev/null; then
-    idle="chrt --idle 0"
-fi
-beside() {
-    SUITE_MINUTES=$((3 * SUITE_MINUTES))
-    # shellcheck disable=SC2086 # names and commands are words
-    {
-        $idle sh -c "$suite" suite timeless env RUSTC_BOOTSTRAP=1 "$unit" $TIMELESS
-        for program in ${simulation:?it was not built}; do
-            $idle sh -c "$suite" suite "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
-        done
-    }
-}
-beside &
-beside=$!
 names=
 for main in tests/*/main.rs; do
     name=$(basename "$(dirname "$main")")
@@ -135,8 +120,6 @@ done
 # shellcheck disable=SC2086 # names and commands are words
 printf '%s\n' $LONGEST $names | xargs -P 3 -I NAME sh -c "$suite" suite NAME $CARGO test --test NAME --
 part "suites, three at a time"
-wait "$beside"
-part "the model and the simulation, what was left of them"
 for name in $ALONE; do
     tests "$name" --test "$name"
 done
