@@ -10,10 +10,11 @@ use watchlock::{Backoff, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{Five, end, try_once};
 
-/// Polls once a minute: whatever happens sooner was not a poll.
+/// Polls once a minute: whatever happens sooner was not a poll. So it must hear the answers of all nodes, also on a machine
+/// that stands still for a moment.
 fn without_polls(five: &Five) -> QuorumBuilder {
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
-    five.builder().backoff(minute)
+    five.builder().node_timeout(ms(5_000)).backoff(minute)
 }
 
 #[tokio::test]
