@@ -9,8 +9,8 @@
 //!    when somebody polls the command.
 //! 5. One thread at a time submits queued commands, and each counts as queued until it was polled. So no command
 //!    overtakes an earlier one of its turn.
-//! 6. Commands that are not about holds may be limited to a number: where they would wait for acknowledgements before
-//!    them, they wait here, where they are not sent.
+//! 6. The number of commands that are not about holds may be limited. Where they would wait for the acknowledgement of
+//!    others, they wait here instead, and are not sent.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -147,7 +147,7 @@ impl Window {
         self.paused.store(false, Ordering::SeqCst);
     }
 
-    /// So many commands that are not about holds get a place from now on. The caller must [admit](Self::admit) afterwards.
+    /// Gives places to so many more commands that are not about holds. The caller must [admit](Self::admit) afterwards.
     pub(super) fn let_in(&self, others: usize) {
         self.others.store(others, Ordering::SeqCst);
     }
@@ -167,6 +167,17 @@ impl Window {
             || others
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
                 .is_ok()
+    }
+
+    /// A command that was counted needs no place.
+    fn uncount(&self, turn: Turn) {
+        let more = |others: usize| (others < usize::MAX - 1).then_some(others + 1);
+        if turn != Turn::Hold {
+            // It fails where there is no limit.
+            let _ = self
+                .others
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        }
     }
 
     /// There is no connection.
@@ -253,7 +264,7 @@ impl Window {
         self.paused.load(Ordering::SeqCst)
     }
 
-    /// Whether the first queued command gets a place. One that another thread just took out counts as queued.
+    /// Whether the first queued command gets a place.
     fn has_room(&self) -> bool {
         let free = Places::of(self.places.load(Ordering::SeqCst)).free;
         free > 0
@@ -279,19 +290,30 @@ impl Window {
             let Some(place) = self.take() else {
                 return;
             };
-            let Some(((turn, _), (first, _))) = self.waiting.lock().commands.pop_first() else {
-                // It was forgotten at this moment.
+            let Some((turn, first)) = self.pop() else {
                 return self.leave(place, false);
             };
             // Also if a waker panics, as above.
             defer! { self.count.fetch_sub(1, Ordering::SeqCst); }
             let command = first.upgrade();
-            if command.is_some_and(|command| command.begin(place)) {
-                self.counts(turn);
-            } else {
+            if !command.is_some_and(|command| command.begin(place)) {
+                self.uncount(turn);
                 self.leave(place, false);
             }
         }
+    }
+
+    /// Takes out and counts the first queued command; none if it may not get a place, or was forgotten at this moment. It
+    /// counts before it begins: as soon as it has begun, more may be let in.
+    fn pop(&self) -> Option<(Turn, Weak<dyn Queueable>)> {
+        let mut waiting = self.waiting.lock();
+        let first = waiting.commands.first_entry()?;
+        let (turn, _) = *first.key();
+        if !self.counts(turn) {
+            return None;
+        }
+        let (command, _) = first.remove();
+        Some((turn, command))
     }
 
     /// Notes that a command can go on. Returns whether it is the first one, so that the caller must start a task that

@@ -1,5 +1,8 @@
 //! Which commands get a place, and in which order.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use super::*;
 
 /// A queued command that notes when it is submitted.
@@ -133,4 +136,62 @@ fn so_many_as_are_let_in_get_places_beside_those_about_holds() {
     window.admit();
     assert_eq!(*scene.begun.lock(), ["hold", "waiter", "new"]);
     assert!(std::iter::from_fn(|| window.enter(Turn::New)).count() > 1);
+}
+
+/// A queued command that reports its place.
+struct Reporting(mpsc::Sender<Place>);
+
+impl Queueable for Reporting {
+    fn begin(self: Arc<Self>, place: Place) -> bool {
+        self.0.send(place).is_ok()
+    }
+
+    fn go_on(self: Arc<Self>) {}
+
+    fn fail_unsent(&self, _failure: &Failure) {}
+}
+
+#[test]
+fn none_is_left_behind_while_some_come_and_others_are_let_in() {
+    const THREADS: usize = 3;
+    const EACH: usize = 5_000;
+    let window = Window::new();
+    let (begun, places) = mpsc::channel();
+    window.let_in(1);
+    window.open(1);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (window, begun) = (&window, begun.clone());
+            scope.spawn(move || {
+                let mut commands = Vec::with_capacity(EACH);
+                for _ in 0..EACH {
+                    if let Some(place) = window.enter(Turn::New) {
+                        begun.send(place).expect("the test receives");
+                    } else {
+                        let command: Arc<dyn Queueable> = Arc::new(Reporting(begun.clone()));
+                        window.wait(Turn::New, false, Arc::downgrade(&command));
+                        commands.push(command);
+                    }
+                    window.admit();
+                }
+                // The window does not own what waits.
+                while window.is_awaited() && !window.is_paused() {
+                    std::thread::yield_now();
+                }
+                drop(commands);
+            });
+        }
+        // As the task that acknowledges: it lets some in, and rests until one comes.
+        for number in 0..THREADS * EACH {
+            let Ok(place) = places.recv_timeout(Duration::from_secs(20)) else {
+                // Lets the other threads end.
+                window.pause();
+                panic!("nobody is woken for number {number}");
+            };
+            window.leave(place, true);
+            window.let_in(1 + number % 3);
+            window.admit();
+        }
+    });
+    assert!(!window.is_awaited());
 }
