@@ -92,10 +92,12 @@ programs() {
     sed -n '/"profile":{[^}]*"test":true}/s/.*"executable":"\([^"]*\)".*/\1/p' "$logs/built"
 }
 # The model runs all orders of what may happen, and the simulation 100 000 schedules. The other tests mostly wait: to
-# optimize them takes longer than to run them. With a profile for it, what the tests stand on would be built once more.
+# optimize them takes longer than to run them. These are flags and no profile, because cargo would build what the tests
+# depend on once more for a profile.
 unit=$(programs rustc --lib --profile test -- -C opt-level=2 -C codegen-units=4)
 part "to build the model"
-# With tokio's own randomness by the seed. With a target named, that is not for compilers of macros, which are there.
+# Tokio's own randomness must follow the seed. With --target the flag is not passed to compilers of macros, so those of the
+# other builds serve.
 simulation=$(
     export RUSTFLAGS="--cfg tokio_unstable"
     programs test --no-run --target "$host" --config tests/simulation/profile.toml --package watchlock-simulation --tests
@@ -105,8 +107,8 @@ run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}"
 for program in ${simulation:?it was not built}; do
     run "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
 done
-# Not beside the suites: these have leases of less than a second, and a machine whose processors are all busy stands still
-# for a part of one.
+# They do not run beside the suites. Those have leases of less than a second, and a machine whose processors are all busy
+# stands still for a part of one.
 part "the model and the simulation"
 
 names=

@@ -71,8 +71,7 @@ pub(crate) struct Core {
     pub(crate) gates: Gates,
     pub(crate) latches: Latches,
     pub(crate) schedule: Schedule,
-    /// The watchdog's lease.
-    pub(crate) watchdog: LeaseMs,
+    pub(crate) watchdog_lease: LeaseMs,
     mailbox: mpsc::UnboundedSender<Mail>,
     /// Wakes the keeper for a look at the schedule.
     pub(crate) look: Notify,
@@ -123,7 +122,7 @@ impl Core {
     ) -> Self {
         let client_id = uuid();
         Self {
-            watchdog: config.watchdog(),
+            watchdog_lease: config.watchdog(),
             config,
             report,
             client_id,
@@ -259,7 +258,7 @@ impl Core {
 
     /// Makes the keeper look at `hold` when the hold next needs it, or before.
     pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) {
-        match hold.with(|state| state.due(self.watchdog, now, now, self.jitter())) {
+        match hold.with(|state| state.due(self.watchdog_lease, now, now, self.jitter())) {
             Due::Later(moment) => self.look_by(hold, moment),
             Due::Renew | Due::Lose => self.look_by(hold, now),
             Due::Finish | Due::Nothing => {}
@@ -268,7 +267,7 @@ impl Core {
 
     /// A random part of a tenth of the renewal period, which spreads renewals.
     pub(crate) fn jitter(&self) -> Duration {
-        (self.watchdog.period() / 10).mul_f64(fastrand::f64())
+        (self.watchdog_lease.period() / 10).mul_f64(fastrand::f64())
     }
 
     /// Lets `change` act on the gate of `names` at `now`, and carries out its effects once the gate's lock is free again.
@@ -307,7 +306,7 @@ impl Core {
             command_timeout: self.config.command_timeout,
             unavailable_after: self.config.unavailable_after,
             runs_since: self.runs_since(),
-            watchdog: self.watchdog,
+            watchdog_lease: self.watchdog_lease,
             passes_on: self.config.passes_on,
         }
     }
@@ -316,7 +315,7 @@ impl Core {
     pub(crate) fn vouched(&self, hold: &Hold) -> (Option<LeaseMs>, LeaseMs) {
         let now = self.now();
         let (renewed, ends) = hold.with(|state| {
-            let renewed = state.renewal_lease(self.watchdog, now);
+            let renewed = state.renewal_lease(self.watchdog_lease, now);
             renewed.inspect(|lease| state.asks_for(*lease));
             (renewed, state.lease_ends())
         });

@@ -20,7 +20,7 @@ pub(crate) const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(5),
     unavailable_after: Duration::from_secs(10),
     runs_since: Moment::from_nanos(0),
-    watchdog: LEASE,
+    watchdog_lease: LEASE,
     passes_on: false,
 };
 

@@ -121,7 +121,7 @@ impl Message for Question {
     }
 }
 
-/// What a message is answered with whose answer goes another way.
+/// The answer to a message whose reply the sender gets in another way.
 fn read_elsewhere(sent_at: Moment) -> TimedReply {
     TimedReply {
         reply: Reply::Other,

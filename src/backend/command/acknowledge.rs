@@ -10,13 +10,13 @@
 //! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
 //!    of its own, behind it.
 //! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
-//!    Commands of one slot use one queue, and keep their order there. What is sent while other batches are under way must
-//!    not overtake them, so it needs a connection that is up.
+//!    Commands of one slot use one queue, and keep their order there. A batch must not overtake another that is under way,
+//!    so it joins it only on a connection that is up.
 //! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
 //!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
 //!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
-//! 5. No more acquires are here than can be sent. The others wait in the queue of the lane, where their command time-outs
-//!    do not run. Commands about holds wait here.
+//! 5. Only so many acquires come here as can be sent at once, and at least a fourth of a batch. The others wait in the
+//!    queue of the lane, where their command time-outs do not run. Commands about holds come here at once, and wait here.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -239,8 +239,8 @@ impl AckWorker {
         while under_way.next().await.is_some() {}
     }
 
-    /// Lets as many acquires out of the queue of the lane as can be sent now, and a fourth of that beside any number of
-    /// others.
+    /// Lets as many acquires out of the queue of the lane as can be sent now. However many commands about holds wait,
+    /// acquires get a fourth of the room.
     fn let_in(&self, waiting: usize, waits: usize) {
         let all = BATCH * self.most_waits().saturating_sub(waits);
         let acquires = all.saturating_sub(waiting).max(all / 4);
@@ -248,8 +248,8 @@ impl AckWorker {
         self.lane.admit();
     }
 
-    /// What is sent now, and its order: those that need no acknowledgement first. It needs a connection that is up, unless
-    /// nothing else is under way.
+    /// The batch that is sent now, and its order. Commands that need no acknowledgement go first. While other batches are
+    /// under way, none is sent without a connection that is up.
     fn next_batch(
         &self,
         waiting: &mut Vec<QueuedCommand>,
@@ -561,7 +561,7 @@ async fn unless_given_up<T>(
     }
 }
 
-/// Takes commands of an order out, but none that stands behind another of its slot.
+/// Takes out the commands of one order that stand behind no other of their slot, up to [`BATCH`].
 fn take_batch(waiting: &mut Vec<QueuedCommand>, order: Order) -> Vec<QueuedCommand> {
     let mut left = HashSet::new();
     let mut count = 0;

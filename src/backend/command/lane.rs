@@ -424,7 +424,7 @@ impl Lane {
         least.max(round_trip * 2).min(self.config.command_timeout)
     }
 
-    /// How long the server may say nothing while commands wait here for an acknowledgement before them.
+    /// How long the server may be silent while commands wait behind a batch that replicas must acknowledge.
     pub(super) fn waits_for_replicas(&self) -> Duration {
         if self.acknowledges {
             self.command_timeout()

@@ -151,7 +151,7 @@ impl Pending {
         self.submitted_at() != Moment::NEVER
     }
 
-    /// Until when its lane may have been silent with good reason, if it has waited since then.
+    /// From when on the silence of its lane counts, for a command that waits since then.
     pub(crate) fn silent_from(&self, since: Moment) -> Moment {
         let lane = &self.shared.lane;
         lane.heard_at().max(since) + lane.waits_for_replicas()

@@ -46,7 +46,7 @@ pub(crate) fn request(
     if kind.commands.has_reads() {
         lease.of_several()?;
     }
-    let resolved = lease.resolve(core.watchdog, core.config.max_lease)?;
+    let resolved = lease.resolve(core.watchdog_lease, core.config.max_lease)?;
     let (level, at_most) = match lease {
         Lease::Watchdog => (Level::Watchdog, None),
         Lease::Fixed(_) => (Level::Fixed, None),
@@ -55,7 +55,7 @@ pub(crate) fn request(
     Ok(Request {
         kind,
         owner,
-        lease: at_most.map_or(resolved, |limit| limit.min(core.watchdog)),
+        lease: at_most.map_or(resolved, |limit| limit.min(core.watchdog_lease)),
         level,
         at_most,
         patience: Patience::of(wait, since),

@@ -98,7 +98,7 @@ pub(crate) async fn enter_beside(
     };
     let entered = new_level(core, request.entered(Arc::clone(&read)));
     let shared = read.in_redis();
-    let promised = shared.with(|state| state.covers(request.level, term, core.watchdog, now));
+    let promised = shared.with(|state| state.covers(request.level, term, core.watchdog_lease, now));
     if !promised {
         write(core, &read, request, 0).await?;
     }

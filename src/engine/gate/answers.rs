@@ -464,7 +464,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         let term = request.lease.term(grant.sent_at);
         let commands = &request.kind.commands;
         if commands.is_shared() {
-            let most = self.effects.rules.watchdog;
+            let most = self.effects.rules.watchdog_lease;
             self.effects
                 .change(hold, |state| state.assure(most, grant.sent_at));
         }

@@ -534,7 +534,8 @@ impl<C: Clone + PartialEq> Gate<C> {
         let Some(ticket) = self.next_holder(hold, now, rules) else {
             return false;
         };
-        let Some(state) = effects.change(hold, |state| state.pass_on(rules.watchdog, now)) else {
+        let Some(state) = effects.change(hold, |state| state.pass_on(rules.watchdog_lease, now))
+        else {
             return false;
         };
         let request = &ticket.request;

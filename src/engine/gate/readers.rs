@@ -58,7 +58,9 @@ impl<C: Clone + PartialEq> Gate<C> {
     fn covers(&self, ticket: &Ticket, term: Term, now: Moment, rules: Rules) -> bool {
         let level = ticket.request.level;
         let held = self.seat.held();
-        held.is_some_and(|hold| hold.with(|state| state.covers(level, term, rules.watchdog, now)))
+        held.is_some_and(|hold| {
+            hold.with(|state| state.covers(level, term, rules.watchdog_lease, now))
+        })
     }
 
     /// A command that was sent at `sent_at` was granted to a reader, so every reader ahead of the first writer that
@@ -407,7 +409,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let rules = effects.rules;
         let shared = self.seat.shared_hold(hold);
         if let Some(shared) = shared.filter(|shared| shared.is_exclusive()) {
-            let assure = |state: &mut HoldState| state.assure(rules.watchdog, sent_at);
+            let assure = |state: &mut HoldState| state.assure(rules.watchdog_lease, sent_at);
             shared.downgrade(assure, effects);
             effects.look(hold);
             self.try_at_once = true;

@@ -405,13 +405,13 @@ pub(crate) struct Rules {
     pub(crate) unavailable_after: Duration,
     /// Since when the process has been running without a pause.
     pub(crate) runs_since: Moment,
-    /// The watchdog's lease.
-    pub(crate) watchdog: LeaseMs,
+    pub(crate) watchdog_lease: LeaseMs,
     /// Whether holds are passed on.
     pub(crate) passes_on: bool,
 }
 
-/// A change at a gate: its time, and what follows from it, which is collected under the gate's lock and carried out after it.
+/// A change at a gate: its time and rules, and what follows from it. That is collected under the gate's lock, and carried
+/// out afterwards.
 #[must_use]
 pub(crate) struct Effects {
     pub(crate) now: Moment,

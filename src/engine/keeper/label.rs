@@ -17,7 +17,7 @@ pub(super) async fn show(keeper: Arc<Keeper>) {
         return;
     };
     let key = label_key(&core.client);
-    let lease = core.watchdog;
+    let lease = core.watchdog_lease;
     while !keeper.is_closing() {
         let set = Call::plain("SET").own_key(&key).arg(label).arg("PX");
         send(&keeper, set.arg(3 * lease.as_millis())).await;

@@ -199,9 +199,9 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
         let next_renewal = keeper.watchdog.renew(&mut tasks.all);
         if !core.schedule.is_empty() {
             probe_quiet(&keeper, &mut tasks.all);
-            busy_until = now + core.watchdog.period();
+            busy_until = now + core.watchdog_lease.period();
         }
-        // A client that has held nothing for a while, and waits for no latch, needs no looks at the clock.
+        // A client that has held nothing for a while and waits for no latch need not look at the clock.
         let idle = now >= busy_until && core.latches.is_empty();
         let latest = if idle { Moment::NEVER } else { now + LOOK };
         let next = core.schedule.plan(latest).min(next_renewal);

@@ -49,7 +49,7 @@ const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(1),
     unavailable_after: Duration::from_secs(5),
     runs_since: Moment::from_nanos(0),
-    watchdog: DAY,
+    watchdog_lease: DAY,
     passes_on: true,
 };
 

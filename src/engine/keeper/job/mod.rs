@@ -338,8 +338,8 @@ impl NameJob {
         }
     }
 
-    /// Waits for the first of a message, a change at the gate, `end`, and the poll if something `polls`. A poll that nobody
-    /// acts on would be due again at once, when it was planned for the end of a lease.
+    /// Waits for a message, a change at the gate, or `end`, and for the poll if the step `polls`. A step that does nothing at
+    /// a poll must not wait for one: if the poll was planned for the end of a lease, it would be due again at once.
     async fn event(&mut self, end: Moment, polls: bool) -> Event {
         if self.policy.is_open() {
             self.listening.retry(self.now());
@@ -475,7 +475,7 @@ impl NameJob {
     /// For how long others heed the note of a request of `kind`.
     fn note(&self, kind: &Kind) -> Duration {
         if kind.commands.is_writer() {
-            self.keeper.core.watchdog.duration()
+            self.keeper.core.watchdog_lease.duration()
         } else {
             NOTE_AGAIN * 3
         }
@@ -550,7 +550,7 @@ fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) 
     let waits = ticket.request.patience != Patience::Once;
     if waits && kind.commands.is_writer() {
         gate.note_writer_waits(kind, now);
-        core.watchdog.duration()
+        core.watchdog_lease.duration()
     } else {
         Duration::ZERO
     }

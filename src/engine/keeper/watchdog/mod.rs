@@ -142,7 +142,7 @@ impl Watchdog {
         for hold in &due {
             let _ = core.schedule.no_later_than(hold, now);
         }
-        let period = core.watchdog.period();
+        let period = core.watchdog_lease.period();
         let (due_by, soon) = (now + period / 100, now + period / 10);
         let mut due = self.sort_out(core.schedule.take(due_by, soon, BATCH), now);
         if due.len() > BATCH && core.backend.cluster().is_joined() {
@@ -157,11 +157,11 @@ impl Watchdog {
         let core = &self.core;
         // An entry comes up to a tenth of a period before its renewal. One that comes earlier was late in moving, and
         // is planned again.
-        let horizon = now + core.watchdog.period() / 5;
+        let horizon = now + core.watchdog_lease.period() / 5;
         let mut due = Vec::new();
         for hold in holds {
             let (what, phase) = hold.with(|state| {
-                let what = state.due(core.watchdog, now, horizon, core.jitter());
+                let what = state.due(core.watchdog_lease, now, horizon, core.jitter());
                 if what == Due::Lose {
                     state.lose(LostReason::Expired);
                 }
@@ -245,7 +245,7 @@ impl Watchdog {
 
     fn want(&self, holds: &[Arc<Hold>], again: bool) {
         let core = &self.core;
-        let period = core.now() + core.watchdog.period();
+        let period = core.now() + core.watchdog_lease.period();
         for batch in holds.chunks(BATCH) {
             // When the next renewal is due, so that a renewal that succeeds need not move its entry. It is the same
             // moment for the whole batch, so that its holds stay together.
@@ -276,7 +276,7 @@ impl Watchdog {
         for (node, NodeRenewals { queue, .. }) in nodes {
             while let Some(batch) = queue.take(now) {
                 if *node == 0 && now >= *role_at {
-                    *role_at = now + self.core.watchdog.duration();
+                    *role_at = now + self.core.watchdog_lease.duration();
                     let core = Arc::clone(&self.core);
                     tasks.spawn(own(async move {
                         core.backend.check_roles(&core.keeper_fleet).await;
@@ -351,7 +351,8 @@ impl Watchdog {
     /// Whether the answer for a hold took longer than a period, so that its next renewal is due.
     fn is_due_again(&self, hold: &Hold) -> bool {
         let now = self.core.now();
-        let due = |state: &mut HoldState| state.due(self.core.watchdog, now, now, Duration::ZERO);
+        let due =
+            |state: &mut HoldState| state.due(self.core.watchdog_lease, now, now, Duration::ZERO);
         hold.with(due) == Due::Renew
     }
 
@@ -564,7 +565,7 @@ impl Asking<'_> {
     fn listen(&self, late: Pending, act: impl FnOnce(&Core, &TimedReply) + Send + 'static) {
         let core = Arc::clone(self.core);
         let listening = async move {
-            let answer = late.however_late(core.watchdog.duration()).await;
+            let answer = late.however_late(core.watchdog_lease.duration()).await;
             if let Ok(answer) = &answer {
                 act(&core, answer);
             }
@@ -597,7 +598,7 @@ fn renewed_for(core: &Core, hold: &Arc<Hold>, lease: Option<LeaseMs>, answer: &T
     }
     let due = hold.with(|state| {
         state.found(lease, answer.sent_at, now);
-        state.due(core.watchdog, now, now, Duration::ZERO)
+        state.due(core.watchdog_lease, now, now, Duration::ZERO)
     });
     if let Due::Later(moment) = due {
         let _ = core.schedule.no_later_than(hold, moment);
