@@ -1,6 +1,6 @@
 //! What keeps a hold, and what does not.
 
-use watchlock::{Client, Error, LostReason};
+use watchlock::{Backoff, Client, Error, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 
@@ -109,4 +109,42 @@ async fn a_connection_that_falls_silent_before_the_acknowledgement_costs_no_hold
     tokio::time::sleep(SHORT * 6).await;
     guard.check().unwrap();
     guard.unlock().await.unwrap();
+}
+
+/// A try was sent just before, so renewals wait behind its batch and write nothing.
+#[tokio::test]
+async fn a_connection_that_falls_silent_under_a_try_costs_no_hold() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    let client = Client::builder(&proxy.url())
+        .acknowledged_by(1, WITHIN)
+        .command_timeout(LONG)
+        .watchdog_lease(SHORT * 5)
+        .backoff(Backoff::new().base(ms(50)).cap(ms(50)))
+        .connect()
+        .await
+        .unwrap();
+    let guard = try_once(&client, "{x}held").await.unwrap().unwrap();
+    let stranger = ["HSET", "{x}busy", "stranger:1", "1"];
+    pair.master.cmd(&stranger).await;
+    pair.master.cmd(&["PEXPIRE", "{x}busy", "600000"]).await;
+    let waiting = tokio::spawn({
+        let lock = client.get_lock("{x}busy");
+        async move { lock.lock().await.map(drop) }
+    });
+    eventually("some time passes", LONG, async || {
+        guard.valid_for() < SHORT * 9 / 2
+    })
+    .await;
+    eventually("renewed", LONG, async || guard.valid_for() > SHORT * 9 / 2).await;
+    // A few tries later, so that it is a try and not the renewal that has no reply.
+    let tries = || async { proxy.commands().get("WAIT").copied().unwrap_or(0) };
+    let before = tries().await;
+    eventually("tries", LONG, async || tries().await > before + 2).await;
+    // The connections that exist stay deaf.
+    proxy.black_hole(Direction::Replies);
+    proxy.heal();
+    tokio::time::sleep(SHORT * 6).await;
+    guard.check().unwrap();
+    waiting.abort();
 }

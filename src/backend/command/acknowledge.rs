@@ -428,7 +428,9 @@ impl AckWorker {
         }
         let count = pipeline.len();
         let sent_at = self.lane.now();
+        let under_way = self.lane.batch();
         let sent = connection.send_packed_commands(&pipeline, 0, count).await;
+        drop(under_way);
         *self.took.lock() = sent_at.until(self.lane.now());
         let mut values = sent.ok().filter(|values| values.len() == count)?;
         self.lane.heard();

@@ -116,8 +116,8 @@ pub(crate) struct Lane {
     link: watch::Sender<LaneState>,
     wanted: Notify,
     window: Window,
-    /// Whether it is one of `AckLanes`, where commands are queued once more, to share a `WAIT`.
-    acknowledges: bool,
+    /// One of `AckLanes`, where commands share a `WAIT`: each batch that has no reply yet has a clone.
+    batches: Option<Arc<()>>,
     runtime: Handle,
     /// When something was last received, in nanoseconds of the client's clock.
     heard_at: AtomicU64,
@@ -208,7 +208,7 @@ impl Lane {
             link: watch::Sender::new(LaneState::DOWN),
             wanted: Notify::new(),
             window: Window::new(),
-            acknowledges,
+            batches: acknowledges.then(Arc::default),
             runtime: runtime.clone(),
             heard_at: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
@@ -298,7 +298,7 @@ impl Lane {
         answered: impl Future<Output = bool> + Send + 'static,
         place: Place,
     ) {
-        if self.acknowledges {
+        if self.batches.is_some() {
             drop(answered);
             return self.window.leave(place, false);
         }
@@ -395,19 +395,15 @@ impl Lane {
 
     /// Records that something was received on the lane.
     pub(crate) fn heard(&self) {
-        self.heard_now(self.now());
-    }
-
-    fn heard_now(&self, now: Moment) {
         // Relaxed: a time that stands for itself.
-        self.heard_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.heard_at
+            .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// Records the reply to a command that was sent at `sent_at`.
     pub(super) fn answered(&self, sent_at: Moment) {
-        let now = self.now();
-        self.heard_now(now);
-        let took = now.as_nanos().saturating_sub(sent_at.as_nanos());
+        self.heard();
+        let took = self.now().as_nanos().saturating_sub(sent_at.as_nanos());
         // Relaxed: an estimate, in which one reply more or less counts little. One slow reply is soon forgotten.
         let before = self.round_trip.load(Ordering::Relaxed);
         let kept = before - before / 4;
@@ -418,7 +414,7 @@ impl Lane {
     pub(super) fn longest_silence(&self) -> Duration {
         // Relaxed, as in `answered`.
         let round_trip = Duration::from_nanos(self.round_trip.load(Ordering::Relaxed));
-        let acks = self.config.acks.filter(|_| self.acknowledges);
+        let acks = self.config.acks.filter(|_| self.batches.is_some());
         let least = MIN_SILENCE + acks.map_or(Duration::ZERO, |acks| acks.within);
         // However short a command time-out is, its silence counts.
         least.max(round_trip * 2).min(self.config.command_timeout)
@@ -426,11 +422,22 @@ impl Lane {
 
     /// How long the server may be silent while commands wait behind a batch that replicas must acknowledge.
     pub(super) fn waits_for_replicas(&self) -> Duration {
-        if self.acknowledges {
+        if self.batches.is_some() {
             self.command_timeout()
         } else {
             Duration::ZERO
         }
+    }
+
+    /// A batch has this while it has no reply.
+    pub(super) fn batch(&self) -> Option<Arc<()>> {
+        self.batches.clone()
+    }
+
+    /// Whether a batch is under way, so that the server owes a reply.
+    pub(super) fn has_batch(&self) -> bool {
+        let batches = self.batches.as_ref();
+        batches.is_some_and(|batches| Arc::strong_count(batches) > 1)
     }
 
     pub(super) fn heard_at(&self) -> Moment {
@@ -522,7 +529,16 @@ impl Lane {
     }
 
     fn give_up(&self, is_meant: impl FnOnce(u64, Moment) -> bool) {
-        let replaced = self.link.send_if_modified(|link| match link {
+        if self.disconnect(is_meant) {
+            // A command may wait for the connection that came and went, and nobody else asks for the next one.
+            self.wanted.notify_one();
+            self.config.broken.add(self.node());
+        }
+    }
+
+    /// Drops the connection if it is meant. Returns whether it was.
+    fn disconnect(&self, is_meant: impl FnOnce(u64, Moment) -> bool) -> bool {
+        self.link.send_if_modified(|link| match link {
             LaneState::Up {
                 connected,
                 leave_from,
@@ -532,12 +548,7 @@ impl Lane {
                 true
             }
             _ => false,
-        });
-        if replaced {
-            // A command may wait for the connection that came and went, and nobody else asks for the next one.
-            self.wanted.notify_one();
-            self.config.broken.add(self.node());
-        }
+        })
     }
 
     /// Waits until the connection `left` is given up.
@@ -562,14 +573,7 @@ impl Lane {
         for lane in &self.beside {
             lane.rest();
         }
-        self.link.send_if_modified(|link| {
-            let up = matches!(link, LaneState::Up { .. });
-            if up {
-                *link = LaneState::DOWN;
-                self.window.close();
-            }
-            up
-        });
+        self.disconnect(|_, _| true);
         if self.window.is_awaited() {
             self.wanted.notify_one();
         }

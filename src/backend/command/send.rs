@@ -322,6 +322,8 @@ pub(super) struct Traffic {
     read_at: Moment,
     /// None where that is not known.
     asked: Option<u64>,
+    /// Whether a batch is under way: commands behind it write nothing until its reply comes.
+    has_batch: bool,
 }
 
 impl Traffic {
@@ -337,13 +339,14 @@ impl Traffic {
                 generation: connected.generation,
                 read_at,
                 asked,
+                has_batch: lane.has_batch(),
             }
         })
     }
 
-    /// Whether the connection wrote since then, or tried to, as far as is known.
+    /// Whether the connection wrote since then, or tried to, as far as is known; or waited for the reply to a batch.
     pub(super) fn has_asked_since(self, before: Self) -> bool {
-        self.asked.is_none() || self.asked != before.asked
+        before.has_batch || self.asked.is_none() || self.asked != before.asked
     }
 
     /// Whether the connection wrote since then, or tried to, and read nothing since then or for `silence`. A process that
