@@ -7,7 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// The longest pause between two looks. Looks cost the processors more than the tests themselves if they are more frequent.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The pause before the next look: short at first, and a sixteenth of what was waited so far.
+fn pause(since: Instant) -> Duration {
+    (since.elapsed() / 16).clamp(Duration::from_millis(2), LONGEST_PAUSE)
+}
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, which on Linux all processes share.
 ///
@@ -31,14 +37,15 @@ pub fn now_ns() -> u64 {
 /// # Cancel safety
 /// Dropping the future stops the waiting and nothing else.
 pub async fn eventually(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + deadline;
+    let since = Instant::now();
+    let end = since + deadline;
     loop {
         let late = Instant::now() >= end;
         if condition().await {
             return;
         }
         assert!(!late, "not within {deadline:?}: {what}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(pause(since)).await;
     }
 }
 
@@ -47,14 +54,15 @@ pub async fn eventually(what: &str, deadline: Duration, mut condition: impl Asyn
 /// # Panics
 /// If the condition does not hold within `deadline`.
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + deadline;
+    let since = Instant::now();
+    let end = since + deadline;
     loop {
         let late = Instant::now() >= end;
         if condition() {
             return;
         }
         assert!(!late, "not within {deadline:?}: {what}");
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(pause(since));
     }
 }
 
@@ -75,8 +83,8 @@ impl StallWatch {
             let mut longest = Duration::ZERO;
             while !ends.load(Ordering::SeqCst) {
                 let slept_at = Instant::now();
-                std::thread::sleep(LOOK_AGAIN);
-                longest = longest.max(slept_at.elapsed().saturating_sub(LOOK_AGAIN));
+                std::thread::sleep(LONGEST_PAUSE);
+                longest = longest.max(slept_at.elapsed().saturating_sub(LONGEST_PAUSE));
             }
             longest
         });
