@@ -128,7 +128,7 @@ pub(crate) struct Call<'a> {
     target: Target,
     publishes: bool,
     order: Order,
-    undo: Option<(&'a dyn Undoable, &'a str)>,
+    starts: Option<&'a dyn Startable>,
     turn: Turn,
     patient: bool,
 }
@@ -155,34 +155,11 @@ pub(crate) enum Order {
     Acknowledged,
 }
 
-/// A lock whose acquires can be undone.
-pub(crate) trait Undoable: Send + Sync {
+/// A lock of which holds can be started.
+pub(crate) trait Startable: Send + Sync {
     /// Asks whether an acquire would find the lock busy. The reply is that of an acquire, and the reply of a free lock is
     /// that of a grant.
     fn look(&self) -> Call<'_>;
-
-    /// The call that undoes an acquire.
-    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a>;
-
-    fn boxed(&self) -> Box<dyn Undoable>;
-}
-
-/// How to undo an acquire that replicas did not acknowledge.
-pub(crate) struct Undo {
-    lock: Box<dyn Undoable>,
-    hold_id: Box<str>,
-}
-
-impl Undo {
-    pub(crate) fn encode(&self) -> Encoded {
-        self.lock.undo(&self.hold_id).encode()
-    }
-
-    /// The command that asks whether others have the lock. A script is sent as its text.
-    pub(crate) fn look(&self) -> Cmd {
-        let call = self.lock.look().encode();
-        call.with_text().unwrap_or(call.cmd)
-    }
 }
 
 /// A key or an argument.
@@ -220,7 +197,7 @@ impl<'a> Call<'a> {
             target: Target::Any,
             publishes: false,
             order: Order::Free,
-            undo: None,
+            starts: None,
             turn: Turn::Waiter,
             patient: false,
         }
@@ -284,10 +261,10 @@ impl<'a> Call<'a> {
         Self { order, ..self }
     }
 
-    /// If replicas do not acknowledge it, the grant to `hold_id` is undone.
-    pub(crate) fn undone_by(self, lock: &'a dyn Undoable, hold_id: &'a str) -> Self {
-        let undo = Some((lock, hold_id));
-        Self { undo, ..self }
+    /// It starts a hold of `lock`.
+    pub(crate) fn starts(self, lock: &'a dyn Startable) -> Self {
+        let starts = Some(lock);
+        Self { starts, ..self }
     }
 
     /// It is about a hold that exists.
@@ -327,11 +304,10 @@ impl<'a> Call<'a> {
         self.order
     }
 
-    pub(crate) fn undo(&self) -> Option<Undo> {
-        self.undo.map(|(lock, hold_id)| Undo {
-            lock: lock.boxed(),
-            hold_id: hold_id.into(),
-        })
+    /// If it starts a hold: the command that asks whether others have the lock. A script is sent as its text.
+    pub(crate) fn look(&self) -> Option<Cmd> {
+        let call = self.starts?.look().encode();
+        Some(call.with_text().unwrap_or(call.cmd))
     }
 
     pub(crate) fn encode(&self) -> Encoded {

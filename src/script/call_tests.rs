@@ -1,7 +1,5 @@
 //! The bytes that are sent for a call.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::names::Family;
 use crate::script::call::{ACQUIRE, ALL, RELEASE};
@@ -93,34 +91,23 @@ fn a_call_on_a_lock_is_for_the_node_that_has_it() {
     assert_eq!(Call::ping().for_node_of(&names).target(), names.target());
 }
 
-struct Takes(Arc<Names>);
+struct OnePttl;
 
-impl Undoable for Takes {
+impl Startable for OnePttl {
     fn look(&self) -> Call<'_> {
         Call::plain("PTTL").arg("x")
-    }
-
-    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
-        RELEASE.on(&self.0).arg(hold_id).arg(0_u32).wakes(&self.0)
-    }
-
-    fn boxed(&self) -> Box<dyn Undoable> {
-        Box::new(Self(Arc::clone(&self.0)))
     }
 }
 
 #[test]
-fn what_replicas_must_have_says_so_and_how_it_is_taken_back() {
+fn what_replicas_must_have_says_so_and_what_starts_a_hold_can_look_first() {
     let call = || Call::script(&ACQUIRE);
     assert_eq!(call().order(), Order::Free);
     assert_eq!(call().in_order().order(), Order::Kept);
     assert_eq!(call().acknowledged().order(), Order::Acknowledged);
-    assert!(call().undo().is_none());
-    let takes = Takes(Arc::new(names()));
-    let taken = call().undone_by(&takes, "id");
-    let undo = taken.undo().unwrap();
-    let expected = takes.undo("id").encode();
-    assert_eq!(words(undo.encode().cmd()), words(expected.cmd()));
+    assert!(call().look().is_none());
+    let look = call().starts(&OnePttl).look().unwrap();
+    assert_eq!(words(&look), words(OnePttl.look().encode().cmd()));
 }
 
 #[test]

@@ -9,4 +9,4 @@
 pub(crate) mod any_reply_tests;
 pub(crate) mod call;
 
-pub(crate) use self::call::{Call, Encoded, HoldRef, Order, Reply, Turn, Undo, Undoable};
+pub(crate) use self::call::{Call, Encoded, HoldRef, Order, Reply, Startable, Turn};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
-use watchlock::{Client, ConfigError, Error, Lease, Lock, MultiLock};
+use watchlock::{Backoff, Client, ConfigError, Error, Lease, Lock, MultiLock};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -565,4 +565,68 @@ fn scripts(proxy: &Proxy) -> u64 {
 
 fn waits(proxy: &Proxy) -> u64 {
     proxy.commands().get("WAIT").copied().unwrap_or(0)
+}
+
+/// A try that had no reply in time is made again, on another connection, under the same hold id. That too few replicas
+/// acknowledged the first one must not end what the second one got.
+#[tokio::test]
+async fn a_try_whose_acknowledgement_fails_late_does_not_end_what_the_next_one_got() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::to(&pair.master);
+    let client = Client::builder(&proxy.url())
+        .acknowledged_by(1, ms(500))
+        .command_timeout(ms(2_000))
+        .connect_timeout(LONG)
+        .watchdog_lease(LONG)
+        .backoff(Backoff::new().base(ms(10)).cap(ms(10)))
+        .connect()
+        .await
+        .unwrap();
+    // A caller of another runtime has connections of its own.
+    let (warmed, is_warm) = tokio::sync::oneshot::channel();
+    let (begin, begins) = tokio::sync::oneshot::channel();
+    let locking = tokio::task::spawn_blocking({
+        let client = client.clone();
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let warm = try_once(&client, "x").await.unwrap().unwrap();
+                warm.unlock().await.unwrap();
+                warmed.send(()).unwrap();
+                begins.await.unwrap();
+                let guard = client.get_lock("x").lock().await.unwrap();
+                tokio::time::sleep(ms(2_000)).await;
+                guard.verify().await.unwrap();
+                guard.unlock().await.unwrap();
+            });
+        }
+    });
+    is_warm.await.unwrap();
+    proxy.reset_all();
+    // The client's next tries go over its own connections, which are up again.
+    let first = try_once(&client, "x").await.unwrap().unwrap();
+    let waiting = tokio::spawn({
+        let lock = client.get_lock("x");
+        async move { lock.lock().await }
+    });
+    eventually("one waits", LONG, async || client.stats().waiters > 0).await;
+    first.unlock().await.unwrap();
+    let second = waiting.await.unwrap().unwrap();
+    second.unlock().await.unwrap();
+    // The caller's are not: its try has to connect first, so it is overdue before its acknowledgement is.
+    proxy.latency(ms(800));
+    pair.replica.freeze();
+    begin.send(()).unwrap();
+    for (what, blocked) in [("it ran", "1"), ("nobody acknowledged it", "0")] {
+        eventually(what, LONG, async || {
+            let now = pair.master.info("clients", "blocked_clients").await;
+            now.as_deref() == Some(blocked)
+        })
+        .await;
+    }
+    pair.replica.resume();
+    locking.await.unwrap();
 }

@@ -5,8 +5,8 @@
 //! at its end. Each of these commands writes, even if it changes nothing. Far from the server the next batch is sent
 //! before the last one is answered; the server runs it behind that one's `WAIT`.
 //!
-//! 1. A command that was not acknowledged grants nothing. An acquire is undone on the same connection before its caller
-//!    gets the failure. If the undo has no reply, the acquire counts as unanswered.
+//! 1. A command that was not acknowledged grants nothing. Who sent an acquire releases what it got: only the sender knows
+//!    whether it has tried again under the same hold id, which a release from here would end.
 //! 2. What is sent again (the text of a script, a script behind a nil, what another node of a cluster has) has a `WAIT`
 //!    of its own, behind it.
 //! 3. Commands that must keep their order, but need no acknowledgement, use the same queue and wait for no replica.
@@ -32,13 +32,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
-use super::send::{FailedSend, TimedReply, connected, heard, is_unknown_script, read};
+use super::send::{FailedSend, TimedReply, connected, heard, is_unknown_script};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
 use crate::error::NotReplicated;
 use crate::host::own;
-use crate::script::{Call, Encoded, Order, Reply, Undo};
+use crate::script::{Call, Encoded, Order, Reply};
 use crate::slot::Target;
 
 /// The number of connections: while one waits for replicas, the other sends.
@@ -62,7 +62,8 @@ pub(crate) struct AckCommand {
     text: Option<Cmd>,
     order: Order,
     target: Target,
-    undo: Option<Undo>,
+    /// If it starts a hold: asks whether others have the lock.
+    look: Option<Cmd>,
     /// Its slot is migrating to the node.
     asking: bool,
     lane: usize,
@@ -128,7 +129,7 @@ impl AckCommand {
             text: None,
             order: call.order(),
             target: call.target(),
-            undo: call.undo(),
+            look: call.look(),
             asking: false,
             lane: match call.target() {
                 Target::Slot(slot) => slot.index() % LANES,
@@ -291,7 +292,7 @@ impl AckWorker {
         let refused = refused.filter(|_| acknowledged);
         let refused = refused.map(|got| self.not_replicated(got));
         if let Some(failure) = &refused {
-            let others = entries.extract_if(.., |entry| entry.command.undo.is_none());
+            let others = entries.extract_if(.., |entry| entry.command.look.is_none());
             fail_all(others, failure);
             if entries.is_empty() {
                 return;
@@ -353,7 +354,7 @@ impl AckWorker {
         Some(())
     }
 
-    /// Sends commands, sends again what must be, and undoes what was not acknowledged. None if the connection is broken.
+    /// Sends commands, and again what must be. None if the connection is broken.
     async fn exchange(
         &self,
         mut connected: Connected,
@@ -365,8 +366,7 @@ impl AckWorker {
             self.introduce(&mut entries, connected.generation);
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
-            let (mut again, mut undone) = (Vec::new(), Vec::new());
-            let mut texts = HashSet::new();
+            let (mut again, mut texts) = (Vec::new(), HashSet::new());
             for (mut entry, result) in entries.into_iter().zip(results) {
                 if entry.command.is_sent_again(&result, &mut texts) {
                     again.push(entry);
@@ -376,18 +376,17 @@ impl AckWorker {
                 match (heard, &got) {
                     (Err(wrong), _) => entry.fail(wrong),
                     (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
-                        if entry.command.undo.is_some() {
-                            undone.push(entry);
+                        let starts = entry.command.look.is_some();
+                        let failure = failure.clone();
+                        entry.fail(if starts {
+                            failure.unacknowledged()
                         } else {
-                            entry.fail(failure.clone());
-                        }
+                            failure
+                        });
                     }
                     // Enough replicas acknowledged it, or it granted nothing.
                     (Ok(answer), _) => entry.reply(answer),
                 }
-            }
-            if let Err(failure) = got {
-                self.undo(connection, undone, &failure).await?;
             }
             entries = again;
         }
@@ -452,34 +451,6 @@ impl AckWorker {
         Err(self.not_replicated(got))
     }
 
-    /// Undoes grants, and fails their commands with `why`. None if the connection is broken.
-    async fn undo(
-        &self,
-        connection: &mut MultiplexedConnection,
-        mut entries: Vec<QueuedCommand>,
-        why: &Failure,
-    ) -> Option<()> {
-        for entry in &mut entries {
-            entry.command.turn_back(&self.lane);
-        }
-        while !entries.is_empty() {
-            let (results, _) = self.round(connection, &entries, false).await?;
-            let (mut again, mut texts) = (Vec::new(), HashSet::new());
-            for (mut entry, result) in entries.into_iter().zip(results) {
-                if entry.command.is_sent_again(&result, &mut texts) {
-                    again.push(entry);
-                } else if read(result).is_ok() {
-                    entry.fail(why.clone());
-                } else {
-                    // The sender of a command that could not be undone releases it.
-                    entry.fail(Failure::no_reply());
-                }
-            }
-            entries = again;
-        }
-        Some(())
-    }
-
     fn not_replicated(&self, got: u32) -> Failure {
         Failure::not_replicated(NotReplicated::new(self.acks.wanted, got))
     }
@@ -524,21 +495,13 @@ impl AckCommand {
 
     /// Turns it into the question whether others have the lock.
     fn look(&mut self) {
-        self.text = self.undo.as_ref().map(Undo::look);
+        self.text = self.look.clone();
     }
 
     /// Whether the reply is a grant, which must be acknowledged.
     fn is_granted(&self, answer: &TimedReply) -> bool {
-        let undo = self.undo.as_ref();
-        self.order == Order::Acknowledged && undo.is_none_or(|_| answer.reply.is_grant())
-    }
-
-    /// Turns it into the command that undoes it.
-    fn turn_back(&mut self, lane: &Lane) {
-        if let Some(undo) = self.undo.take() {
-            (self.call, self.text) = (undo.encode(), None);
-            self.call.publish_as(lane.publish());
-        }
+        let starts = self.look.is_some();
+        self.order == Order::Acknowledged && (!starts || answer.reply.is_grant())
     }
 }
 

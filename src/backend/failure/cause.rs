@@ -120,12 +120,18 @@ impl Failure {
         }
     }
 
-    /// Too few replicas acknowledged the command, and it was undone.
+    /// Too few replicas acknowledged a command that changes nothing for others, or it was not sent for that reason.
     pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
         Self {
             class: Class::Refused,
             cause: Arc::new(cause),
         }
+    }
+
+    /// Too few replicas acknowledged a command that granted a hold.
+    pub(crate) fn unacknowledged(self) -> Self {
+        let class = Class::Unacknowledged;
+        Self { class, ..self }
     }
 
     /// The server is a replica. Nothing was sent to it.
@@ -188,6 +194,7 @@ impl Failure {
                 | Class::Split
                 | Class::Demoted
                 | Class::Refused
+                | Class::Unacknowledged
         )
     }
 
@@ -233,7 +240,7 @@ impl From<Failure> for Error {
             Class::Unreached | Class::Unanswered | Class::Torn | Class::NotReady | Class::Split => {
                 Self::unavailable(!was_not_sent, source)
             }
-            Class::Refused | Class::Demoted => Self::refused(true, source),
+            Class::Refused | Class::Unacknowledged | Class::Demoted => Self::refused(true, source),
             Class::Rejected => Self::refused(false, source),
             Class::Denied => Self::Denied { lock: None, source },
             Class::WrongType => Self::wrong_type(),
@@ -268,7 +275,7 @@ mod tests {
         Failure::of(class, "a text")
     }
 
-    const ALL: [Class; 14] = [
+    const ALL: [Class; 15] = [
         Class::Unreached,
         Class::Unanswered,
         Class::NotReady,
@@ -276,6 +283,7 @@ mod tests {
         Class::Split,
         Class::Demoted,
         Class::Refused,
+        Class::Unacknowledged,
         Class::Denied,
         Class::WrongType,
         Class::Rejected,
@@ -304,7 +312,7 @@ mod tests {
                 .all(|class| of(*class).is_of_connection())
         );
         assert!(!all_but(&of_connection).any(|class| of(class).is_of_connection()));
-        let (transient, lasting) = ALL.split_at(7);
+        let (transient, lasting) = ALL.split_at(8);
         assert!(transient.iter().all(|class| of(*class).is_transient()));
         assert!(!lasting.iter().any(|class| of(*class).is_transient()));
         for class in all_but(&[Class::Unreached, Class::Unanswered]) {

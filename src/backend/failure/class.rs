@@ -26,6 +26,8 @@ pub(crate) enum Class {
     Demoted,
     /// Refused before the first write for lack of memory, disk or replicas. The command certainly did not run.
     Refused,
+    /// The command ran, and too few replicas acknowledged what it granted.
+    Unacknowledged,
     /// Authentication or ACL.
     Denied,
     WrongType,

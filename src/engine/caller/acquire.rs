@@ -114,6 +114,9 @@ pub(crate) fn acquire(
                 }
                 Verdict::Failed(error) => {
                     waiting.is_over("failed");
+                    if let Some(refused) = waiting.ticket.take_refused() {
+                        Box::pin(waiting.released(&refused)).await;
+                    }
                     let sent = waiting.ticket.was_sent();
                     return Err(if sent { error.after_a_send() } else { *error });
                 }
@@ -383,6 +386,18 @@ impl Waiting<'_> {
             // A quorum waits for its servers' locks on a thread of its own.
             log(move || tracing::debug!(name = names.name(), waited_ms, "acquired after waiting"));
         }
+    }
+
+    /// Waits until a hold that too few replicas acknowledged is released, so that the lock is free by the time of the error.
+    async fn released(&self, refused: &Hold) {
+        let core = self.core;
+        let limit = core.config.command_timeout;
+        let end = self
+            .ticket
+            .request
+            .returns_by(limit)
+            .min(core.now() + limit);
+        core.backend.timers().until(end, refused.ended()).await;
     }
 
     async fn for_a_time(&self) -> Verdict {

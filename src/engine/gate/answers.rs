@@ -312,7 +312,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         if alone && self.seat.release_of(hold).is_some() {
             self.succession.released(others, effects.now);
         }
-        if result.is_ok() {
+        // A server that takes no acquires takes releases.
+        let refuses =
+            |failure: &Failure| matches!(failure.class, Class::Refused | Class::Unacknowledged);
+        if result.is_ok()
+            && !matches!(&self.last_answer, LastAnswer::Failed(failure) if refuses(failure))
+        {
             self.failing_since = None;
         }
         effects.change(hold, |state| state.end(result));
@@ -599,6 +604,9 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     }
 
     fn failed(&mut self, failure: Failure) -> Settled {
+        if failure.class == Class::Unacknowledged {
+            return self.unacknowledged(failure);
+        }
         let Attempt { hold, ticket, .. } = &self.attempt;
         // A join starts nothing that would have to be undone.
         if !self.is_join {
@@ -628,6 +636,24 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
         self.gate.give_up(self.effects);
         self.not_got()
+    }
+
+    /// It was granted, but too few replicas have it. Its ticket tries for another hold once this one is released; if its
+    /// wait is over, its caller waits for the release.
+    fn unacknowledged(&mut self, failure: Failure) -> Settled {
+        let settled = self.unwanted();
+        let Attempt {
+            hold,
+            ticket,
+            since,
+            ..
+        } = &self.attempt;
+        ticket.set_unsettled(None);
+        ticket.set_refused(hold);
+        self.gate.command_failed(failure.clone(), *since);
+        self.requeue(|| Verdict::failed(failure));
+        self.gate.give_up(self.effects);
+        settled
     }
 
     /// Whether there is time for one more try within a command time-out.

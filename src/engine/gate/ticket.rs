@@ -114,6 +114,8 @@ pub(crate) struct Ticket {
     /// An attempt whose outcome is unknown, or that has a place in a queue that Redis keeps. It is tried again under the
     /// same hold id.
     unsettled: Mutex<Option<Arc<Hold>>>,
+    /// The last hold that too few replicas acknowledged. It is being released.
+    refused: Mutex<Option<Arc<Hold>>>,
     /// How many of its tries failed because the connection broke.
     pub(super) breaks: AtomicU8,
     /// When the first try was sent whose lease was over before the grant arrived.
@@ -230,6 +232,7 @@ impl Ticket {
             task: TaskId::current(),
             state: Mutex::new(TicketState::Waiting(None)),
             unsettled: Mutex::new(None),
+            refused: Mutex::new(None),
             breaks: AtomicU8::new(0),
             late_since: OnceLock::new(),
             self_wait_reported: AtomicBool::new(false),
@@ -356,6 +359,14 @@ impl Ticket {
 
     pub(crate) fn unsettled(&self) -> Option<Arc<Hold>> {
         self.unsettled.lock().clone()
+    }
+
+    pub(super) fn set_refused(&self, hold: &Arc<Hold>) {
+        *self.refused.lock() = Some(Arc::clone(hold));
+    }
+
+    pub(crate) fn take_refused(&self) -> Option<Arc<Hold>> {
+        self.refused.lock().take()
     }
 
     /// Whether it may have a place in a queue that Redis keeps. A single try takes none.

@@ -15,7 +15,7 @@ use crate::lease::LeaseMs;
 use crate::names::{Family, Names};
 use crate::report::LockMetrics;
 use crate::script::call::{ACQUIRE, FORCE_RELEASE, REENTER, RELEASE, VERIFY};
-use crate::script::{Call, HoldRef, Reply, Undoable};
+use crate::script::{Call, HoldRef, Reply, Startable};
 
 /// How a try is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -277,7 +277,7 @@ impl Kind {
 
     pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
         let call = self.commands.acquire(self.hold(hold_id, lease), sort);
-        call.acknowledged().undone_by(self, hold_id)
+        call.acknowledged().starts(self)
     }
 
     /// A try for several holds. If replicas must acknowledge what is granted, a try is for one.
@@ -288,7 +288,7 @@ impl Kind {
         lease: LeaseMs,
     ) -> Call<'a> {
         let call = self.commands.acquire_all(self.hold(first, lease), others);
-        call.acknowledged().undone_by(self, first)
+        call.acknowledged().starts(self)
     }
 
     pub(crate) fn join<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
@@ -334,17 +334,9 @@ impl Kind {
     }
 }
 
-impl Undoable for Kind {
+impl Startable for Kind {
     fn look(&self) -> Call<'_> {
         self.commands.look_for_holder(&self.names)
-    }
-
-    fn undo<'a>(&'a self, hold_id: &'a str) -> Call<'a> {
-        self.release(hold_id, 0)
-    }
-
-    fn boxed(&self) -> Box<dyn Undoable> {
-        Box::new(self.clone())
     }
 }
 

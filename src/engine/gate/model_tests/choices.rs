@@ -64,6 +64,11 @@ impl World {
             if self.faults > 0 && !asks && !lost && !command.refused && command.executed.is_some() {
                 choices.push(Choice::LoseReply(i));
             }
+            let starts = matches!(command.what, What::Acquires { .. });
+            let granted = command.executed.is_some_and(Reply::is_grant);
+            if self.shortfalls > 0 && starts && granted && !lost && !command.unacknowledged {
+                choices.push(Choice::Unacknowledge(i));
+            }
             // Silence comes by a fault, behind a reply that was lost, or when nobody polls for the reply.
             if !asks
                 && !command.ended

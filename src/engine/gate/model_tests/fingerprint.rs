@@ -147,7 +147,14 @@ impl World {
         (self.faults, self.polls, self.ticks, self.calls).hash(&mut words);
         (self.laters, self.asks, self.closes_window.is_some()).hash(&mut words);
         (self.now < self.left_until, self.now < self.rest_until).hash(&mut words);
-        (self.strangers, self.deaths, self.forgets, self.closed).hash(&mut words);
+        (
+            self.strangers,
+            self.deaths,
+            self.forgets,
+            self.shortfalls,
+            self.closed,
+        )
+            .hash(&mut words);
         self.add_marks(&mut words);
         let waiting = self.found_busy.iter().filter(|ticket| ticket.is_waiting());
         waiting.count().hash(&mut words);
@@ -184,7 +191,15 @@ impl World {
             words.hold_number(field(&c.hold));
             words.all(c.ahead, Words::hold_number);
             words.all(&c.places, |words, hold| words.hold(hold));
-            (c.what, c.lane, c.refused, c.reply_lost, c.ended).hash(words);
+            (
+                c.what,
+                c.lane,
+                c.refused,
+                c.reply_lost,
+                c.unacknowledged,
+                c.ended,
+            )
+                .hash(words);
             words.all(c.executed, |words, reply| words.text(&reply));
         });
     }

@@ -99,6 +99,8 @@ enum Choice {
     Refuse(usize),
     /// The reply to a command is lost.
     LoseReply(usize),
+    /// Too few replicas acknowledge what a command granted.
+    Unacknowledge(usize),
     /// The lease of a caller's read is over.
     Expire(usize),
     /// The keeper goes on with downgrading a hold.
@@ -136,6 +138,8 @@ enum ReplyState {
     InFlight,
     Done(Reply),
     Refused,
+    /// It was granted, but does not count.
+    Unacknowledged,
     /// No reply came: it may still run.
     Silence,
 }
@@ -162,6 +166,7 @@ enum What {
 }
 
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Command {
     hold: Arc<Hold>,
     /// The holds that it asks for places for, and the hold behind whose place they go.
@@ -172,6 +177,7 @@ struct Command {
     executed: Option<Reply>,
     refused: bool,
     reply_lost: bool,
+    unacknowledged: bool,
     ended: bool,
     at: Moment,
 }
@@ -319,6 +325,7 @@ struct World {
     strangers: u32,
     deaths: u32,
     forgets: u32,
+    shortfalls: u32,
     places: Places,
     closes: bool,
     closed: bool,
@@ -344,6 +351,8 @@ struct Scenario {
     deaths: u32,
     /// How often Redis forgets the queue, or the first in it.
     forgets: u32,
+    /// How often too few replicas acknowledge a grant.
+    shortfalls: u32,
     /// How often a stranger leaves a note that a writer waits; none if writers leave no notes here.
     marks: Option<u32>,
     closes: bool,

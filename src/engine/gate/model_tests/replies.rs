@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::succession::{REST, SHORTEST};
+use crate::error::NotReplicated;
 
 impl World {
     pub(super) fn start_try(&mut self, ticket: &Arc<Ticket>) -> (Arc<Hold>, usize) {
@@ -89,6 +90,10 @@ impl World {
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
+            ReplyState::Unacknowledged => {
+                let few = Failure::not_replicated(NotReplicated::new(1, 0));
+                Answered::Failed(few.unacknowledged())
+            }
             ReplyState::Silence | ReplyState::InFlight => Answered::Failed(Failure::no_reply()),
         };
         if matches!(answer, Answered::Busy(_)) {
@@ -157,7 +162,7 @@ impl World {
             },
             ReplyState::Done(_) => ReleaseAnswer::Ended { heard_by: None },
             ReplyState::Refused => ReleaseAnswer::Failed(Failure::too_late()),
-            ReplyState::Silence | ReplyState::InFlight => {
+            ReplyState::Unacknowledged | ReplyState::Silence | ReplyState::InFlight => {
                 ReleaseAnswer::Failed(Failure::no_reply())
             }
         };

@@ -75,6 +75,11 @@ impl World {
                 self.faulted = true;
                 self.commands[i].reply_lost = true;
             }
+            Choice::Unacknowledge(i) => {
+                self.shortfalls -= 1;
+                self.faulted = true;
+                self.commands[i].unacknowledged = true;
+            }
             Choice::Expire(i) => {
                 let At::Holding(entered) = &self.callers[i].at else {
                     return;

@@ -66,6 +66,7 @@ impl World {
             strangers: scenario.strangers,
             deaths: scenario.deaths,
             forgets: scenario.forgets,
+            shortfalls: scenario.shortfalls,
             places: Places::default(),
             closes: scenario.closes,
             closed: false,
@@ -145,6 +146,7 @@ impl World {
             executed: None,
             refused: false,
             reply_lost: false,
+            unacknowledged: false,
             ended: false,
             at: self.now,
         });
@@ -161,6 +163,11 @@ impl World {
         match command {
             Command { ended: true, .. } => ReplyState::Silence,
             Command { refused: true, .. } => ReplyState::Refused,
+            Command {
+                unacknowledged: true,
+                reply_lost: false,
+                ..
+            } => ReplyState::Unacknowledged,
             Command {
                 executed: Some(reply),
                 reply_lost: false,

@@ -60,6 +60,7 @@ const QUIET: Scenario = Scenario {
     strangers: 0,
     deaths: 0,
     forgets: 0,
+    shortfalls: 0,
     marks: None,
     closes: false,
     alone: false,

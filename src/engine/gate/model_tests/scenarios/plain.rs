@@ -42,6 +42,35 @@ fn one_caller_and_two_faults() {
     all_orders("two faults", scenario, 1_000);
 }
 
+/// The second try of a hold may run before it is known that too few replicas acknowledged the first.
+#[test]
+fn grants_that_too_few_replicas_acknowledge() {
+    for side in [Side::Plain, Side::Passed, Side::Queued, Side::Writes] {
+        let sides: &[Side] = match side {
+            Side::Plain => &[],
+            Side::Passed => &[Side::Passed; 2],
+            Side::Queued => &[Side::Queued; 2],
+            _ => &[Side::Writes, Side::Reads],
+        };
+        let scenario = Scenario {
+            callers: &[PLAIN, CARELESS],
+            shortfalls: 2,
+            sides,
+            polls: 0,
+            ticks: 0,
+            ..QUIET
+        };
+        all_orders(&format!("too few replicas, {side:?}"), scenario, 200);
+        let scenario = Scenario {
+            callers: &[PLAIN],
+            shortfalls: 1,
+            faults: 1,
+            ..scenario
+        };
+        all_orders(&format!("and a fault, {side:?}"), scenario, 50);
+    }
+}
+
 #[test]
 fn an_owner_that_acquires_twice_at_once() {
     let scenario = Scenario {

@@ -33,6 +33,7 @@ fn ten_thousand_random_orders() {
             strangers: random.u32(..3),
             deaths: random.u32(..2),
             forgets: random.u32(..3),
+            shortfalls: random.u32(..3),
             marks: random.bool().then(|| random.u32(..3)),
             closes: random.bool(),
             alone: random.bool(),
