@@ -87,7 +87,7 @@ pub(crate) fn acquire(
     // Boxed, so that it takes no memory while a task waits.
     let mut begun = Box::pin(begin_measured(core, request));
     async move {
-        loop {
+        let failed = loop {
             let (mut waiting, queued) = match begun.await? {
                 FirstStep::In(entered) => return Ok(AcquireOutcome::In(entered)),
                 FirstStep::Asked(waiting, queued) => (waiting, queued),
@@ -114,11 +114,8 @@ pub(crate) fn acquire(
                 }
                 Verdict::Failed(error) => {
                     waiting.is_over("failed");
-                    if let Some(refused) = waiting.ticket.take_refused() {
-                        Box::pin(waiting.released(&refused)).await;
-                    }
-                    let sent = waiting.ticket.was_sent();
-                    return Err(if sent { error.after_a_send() } else { *error });
+                    // Boxed, as above.
+                    break Box::pin(waiting.failed(error));
                 }
                 Verdict::Again => {}
             }
@@ -126,7 +123,8 @@ pub(crate) fn acquire(
                 core,
                 waiting.ticket.request.again(&waiting.ticket),
             ));
-        }
+        };
+        Err(failed.await)
     }
 }
 
@@ -388,16 +386,20 @@ impl Waiting<'_> {
         }
     }
 
-    /// Waits until a hold that too few replicas acknowledged is released, so that the lock is free by the time of the error.
-    async fn released(&self, refused: &Hold) {
+    /// The error of the acquire. If too few replicas acknowledged what it got, this first waits for the release, so that the
+    /// lock is free by the time of the error.
+    async fn failed(self, error: Box<Error>) -> Error {
         let core = self.core;
-        let limit = core.config.command_timeout;
-        let end = self
-            .ticket
-            .request
-            .returns_by(limit)
-            .min(core.now() + limit);
-        core.backend.timers().until(end, refused.ended()).await;
+        let (now, limit) = (core.now(), core.config.command_timeout);
+        let end = self.ticket.request.returns_by(limit).min(now + limit);
+        if let Some(refused) = self.ticket.take_refused() {
+            let _ = core.backend.timers().until(end, refused.ended()).await;
+        }
+        if self.ticket.was_sent() {
+            error.after_a_send()
+        } else {
+            *error
+        }
     }
 
     async fn for_a_time(&self) -> Verdict {
