@@ -407,8 +407,8 @@ impl From<LeaseError> for Error {
 }
 
 /// Fewer replicas acknowledged a command in time than [`acknowledged_by`](crate::ClientBuilder::acknowledged_by) asks for.
-/// It is the source of [`Error::Refused`]. What the command did was undone first; if the server did not answer that within a
-/// command time-out, it is repeated in the background.
+/// It is the source of [`Error::Refused`]. What the command did was undone first, if the wait or the command time-out left
+/// time for it; otherwise that is done in the background.
 ///
 /// ```
 /// fn advice(error: &watchlock::Error) -> Option<String> {

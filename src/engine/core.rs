@@ -561,7 +561,9 @@ fn next_is_ours(hold: &Hold, outcome: &CommandResult) -> Option<bool> {
 fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
     let answer = match outcome {
         Ok(answer) => answer,
-        Err(failure) if failure.is_transient() => return Answered::Failed(failure),
+        Err(failure) if failure.is_transient() || failure.of_grant => {
+            return Answered::Failed(failure);
+        }
         Err(failure) => return Answered::Rejected(failure.into()),
     };
     match answer.reply {

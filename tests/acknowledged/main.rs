@@ -7,6 +7,7 @@ mod common;
 mod clusters;
 mod granting;
 mod keeping;
+mod refusing;
 mod traps;
 
 use std::time::Duration;

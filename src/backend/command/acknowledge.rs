@@ -378,11 +378,7 @@ impl AckWorker {
                     (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
                         let starts = entry.command.look.is_some();
                         let failure = failure.clone();
-                        entry.fail(if starts {
-                            failure.unacknowledged()
-                        } else {
-                            failure
-                        });
+                        entry.fail(if starts { failure.of_grant() } else { failure });
                     }
                     // Enough replicas acknowledged it, or it granted nothing.
                     (Ok(answer), _) => entry.reply(answer),

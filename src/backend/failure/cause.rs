@@ -15,6 +15,8 @@ const NO_HELLO: &str = "it does not know HELLO, which Redis has since 6.0";
 pub(crate) struct Failure {
     pub(crate) class: Class,
     cause: Cause,
+    /// The command granted a hold, and this is why the grant does not count.
+    pub(crate) of_grant: bool,
 }
 
 /// What redis-rs reports. Its source would repeat its text, so there is none.
@@ -28,8 +30,16 @@ impl Failure {
         class: Class,
         text: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        let cause = text.into().into();
-        Self { class, cause }
+        Self::new(class, text.into().into())
+    }
+
+    fn new(class: Class, cause: Cause) -> Self {
+        let of_grant = false;
+        Self {
+            class,
+            cause,
+            of_grant,
+        }
     }
 
     pub(crate) fn slow_reply(limit: Duration) -> Self {
@@ -114,24 +124,18 @@ impl Failure {
 
     /// The application's credentials cannot be used.
     pub(crate) fn secrets(problem: ConfigError) -> Self {
-        Self {
-            class: Class::Unreached,
-            cause: Arc::new(problem),
-        }
+        Self::new(Class::Unreached, Arc::new(problem))
     }
 
-    /// Too few replicas acknowledged a command that changes nothing for others, or it was not sent for that reason.
+    /// Too few replicas acknowledge commands.
     pub(crate) fn not_replicated(cause: NotReplicated) -> Self {
-        Self {
-            class: Class::Refused,
-            cause: Arc::new(cause),
-        }
+        Self::new(Class::Refused, Arc::new(cause))
     }
 
-    /// Too few replicas acknowledged a command that granted a hold.
-    pub(crate) fn unacknowledged(self) -> Self {
-        let class = Class::Unacknowledged;
-        Self { class, ..self }
+    /// The same failure of a command that granted a hold.
+    pub(crate) fn of_grant(self) -> Self {
+        let of_grant = true;
+        Self { of_grant, ..self }
     }
 
     /// The server is a replica. Nothing was sent to it.
@@ -141,10 +145,7 @@ impl Failure {
 
     /// The system did not start the keeper's thread.
     pub(crate) fn starting(error: std::io::Error) -> Self {
-        Self {
-            class: Class::Unreached,
-            cause: Arc::new(error),
-        }
+        Self::new(Class::Unreached, Arc::new(error))
     }
 
     /// For an error of an attempt to connect: nothing was sent.
@@ -194,7 +195,6 @@ impl Failure {
                 | Class::Split
                 | Class::Demoted
                 | Class::Refused
-                | Class::Unacknowledged
         )
     }
 
@@ -224,10 +224,7 @@ impl From<RedisError> for Failure {
         let class = classify(&error);
         match error.detail().and_then(without_arguments) {
             Some(said) => Self::of(class, said),
-            None => Self {
-                class,
-                cause: Arc::new(RedisCause(error)),
-            },
+            None => Self::new(class, Arc::new(RedisCause(error))),
         }
     }
 }
@@ -240,7 +237,7 @@ impl From<Failure> for Error {
             Class::Unreached | Class::Unanswered | Class::Torn | Class::NotReady | Class::Split => {
                 Self::unavailable(!was_not_sent, source)
             }
-            Class::Refused | Class::Unacknowledged | Class::Demoted => Self::refused(true, source),
+            Class::Refused | Class::Demoted => Self::refused(true, source),
             Class::Rejected => Self::refused(false, source),
             Class::Denied => Self::Denied { lock: None, source },
             Class::WrongType => Self::wrong_type(),
@@ -275,7 +272,7 @@ mod tests {
         Failure::of(class, "a text")
     }
 
-    const ALL: [Class; 15] = [
+    const ALL: [Class; 14] = [
         Class::Unreached,
         Class::Unanswered,
         Class::NotReady,
@@ -283,7 +280,6 @@ mod tests {
         Class::Split,
         Class::Demoted,
         Class::Refused,
-        Class::Unacknowledged,
         Class::Denied,
         Class::WrongType,
         Class::Rejected,
@@ -312,7 +308,7 @@ mod tests {
                 .all(|class| of(*class).is_of_connection())
         );
         assert!(!all_but(&of_connection).any(|class| of(class).is_of_connection()));
-        let (transient, lasting) = ALL.split_at(8);
+        let (transient, lasting) = ALL.split_at(7);
         assert!(transient.iter().all(|class| of(*class).is_transient()));
         assert!(!lasting.iter().any(|class| of(*class).is_transient()));
         for class in all_but(&[Class::Unreached, Class::Unanswered]) {

@@ -26,8 +26,6 @@ pub(crate) enum Class {
     Demoted,
     /// Refused before the first write for lack of memory, disk or replicas. The command certainly did not run.
     Refused,
-    /// The command ran, and too few replicas acknowledged what it granted.
-    Unacknowledged,
     /// Authentication or ACL.
     Denied,
     WrongType,
@@ -42,13 +40,15 @@ pub(crate) enum Class {
     CrossSlot,
 }
 
-const CODES: [(&str, Class); 19] = [
+const CODES: [(&str, Class); 20] = [
     ("LOADING", Class::NotReady),
     ("BUSY", Class::NotReady),
     ("MASTERDOWN", Class::NotReady),
     ("CLUSTERDOWN", Class::NotReady),
     ("TRYAGAIN", Class::Split),
     ("READONLY", Class::Demoted),
+    // What waits for replicas when its server becomes one.
+    ("UNBLOCKED", Class::Demoted),
     ("NOREPLICAS", Class::Refused),
     ("MISCONF", Class::Refused),
     ("OOM", Class::Refused),

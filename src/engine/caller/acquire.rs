@@ -392,7 +392,7 @@ impl Waiting<'_> {
         let core = self.core;
         let (now, limit) = (core.now(), core.config.command_timeout);
         let end = self.ticket.request.returns_by(limit).min(now + limit);
-        if let Some(refused) = self.ticket.take_refused() {
+        if let Some(refused) = self.ticket.take_refused().filter(|_| !core.is_closing()) {
             let _ = core.backend.timers().until(end, refused.ended()).await;
         }
         if self.ticket.was_sent() {

@@ -289,7 +289,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
         self.wakeups.release_answered(hold.number, None);
         let in_seat = self.seat_of_mut(hold).release_failed(hold, command);
-        if in_seat && !hold.kind.commands.leaves_the_seat() {
+        if in_seat && !self.own_seats.contains_key(&hold.number) {
             self.command_failed(failure, sent_at.unwrap_or(effects.now));
             self.give_up(effects);
             self.notify_job();
@@ -312,16 +312,21 @@ impl<C: Clone + PartialEq> Gate<C> {
         if alone && self.seat.release_of(hold).is_some() {
             self.succession.released(others, effects.now);
         }
-        // A server that takes no acquires takes releases.
-        let refuses =
-            |failure: &Failure| matches!(failure.class, Class::Refused | Class::Unacknowledged);
-        if result.is_ok()
-            && !matches!(&self.last_answer, LastAnswer::Failed(failure) if refuses(failure))
-        {
+        // A server whose replicas acknowledge nothing takes releases.
+        let refused = match &self.last_answer {
+            LastAnswer::Failed(failure) if failure.of_grant => Some(failure.clone()),
+            _ => None,
+        };
+        if result.is_ok() && refused.is_none() {
             self.failing_since = None;
         }
         effects.change(hold, |state| state.end(result));
         self.vacate(hold);
+        if let Some(failure) = refused {
+            // The next try waits as behind any failure.
+            self.last_answer = LastAnswer::Failed(failure);
+            self.try_at_once = false;
+        }
         if effects.change(hold, |state| state.is_tainted() | state.takes_place_back()) {
             // An acquire that was sent for it may run, or have run, after this release.
             effects.release(hold);
@@ -604,8 +609,8 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     }
 
     fn failed(&mut self, failure: Failure) -> Settled {
-        if failure.class == Class::Unacknowledged {
-            return self.unacknowledged(failure);
+        if failure.of_grant {
+            return self.grant_failed(failure);
         }
         let Attempt { hold, ticket, .. } = &self.attempt;
         // A join starts nothing that would have to be undone.
@@ -638,22 +643,25 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.not_got()
     }
 
-    /// It was granted, but too few replicas have it. Its ticket tries for another hold once this one is released; if its
-    /// wait is over, its caller waits for the release.
-    fn unacknowledged(&mut self, failure: Failure) -> Settled {
-        let settled = self.unwanted();
-        let Attempt {
-            hold,
-            ticket,
-            since,
-            ..
-        } = &self.attempt;
+    /// It was granted, but it does not count: too few replicas have it. Its ticket tries for another hold once this one is
+    /// released; if its wait is over, its caller waits for the release.
+    fn grant_failed(&mut self, failure: Failure) -> Settled {
+        let Attempt { hold, ticket, .. } = &self.attempt;
+        self.effects.change(hold, HoldState::give_up);
+        // In the gate's own seat, also one that counts: the next try would find what this one got.
+        self.gate.seat.release(hold, None, None, self.effects.now);
+        self.effects.release(hold);
         ticket.set_unsettled(None);
         ticket.set_refused(hold);
-        self.gate.command_failed(failure.clone(), *since);
-        self.requeue(|| Verdict::failed(failure));
+        self.gate
+            .command_failed(failure.clone(), self.attempt.since);
+        if failure.is_transient() {
+            self.requeue(|| Verdict::failed(failure));
+        } else {
+            ticket.decide(Verdict::failed(failure), self.effects);
+        }
         self.gate.give_up(self.effects);
-        settled
+        Settled::Unwanted
     }
 
     /// Whether there is time for one more try within a command time-out.

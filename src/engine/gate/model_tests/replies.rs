@@ -92,7 +92,7 @@ impl World {
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
             ReplyState::Unacknowledged => {
                 let few = Failure::not_replicated(NotReplicated::new(1, 0));
-                Answered::Failed(few.unacknowledged())
+                Answered::Failed(few.of_grant())
             }
             ReplyState::Silence | ReplyState::InFlight => Answered::Failed(Failure::no_reply()),
         };
