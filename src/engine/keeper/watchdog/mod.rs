@@ -33,7 +33,7 @@ use crate::clock::Moment;
 use crate::config::Config;
 use crate::engine::caller::acquire::ANSWER_SEEN_AFTER;
 use crate::engine::core::{Core, Mail};
-use crate::engine::gate::ticket::{Patience, Ticket};
+use crate::engine::gate::ticket::{GRACE, Patience, Ticket};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, HoldState, Phase};
 use crate::error::LostReason;
@@ -412,7 +412,8 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
 }
 
 /// When an attempt is overdue: a command time-out after its command was submitted to a connection, counted anew after
-/// a pause of the process, or at the end of its caller's wait if that is earlier. Before the submission, a wait without
+/// a pause of the process, or when its caller waits for no reply any more if that is earlier. A single try gets a command
+/// time-out from the submission, too, or its silent connection would never be given up. Before the submission, a wait without
 /// a limit ends when nothing was heard for [`unavailable_after`](crate::ClientBuilder::unavailable_after). A job awaits
 /// its own tries, and counts from the submission alone.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
@@ -429,7 +430,8 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
             let silent_since = command.silent_from(request.since);
             silent_since.max(core.runs_since()) + unavailable_after
         }
-        _ => request.returns_by(command_timeout),
+        _ if is_unsent => request.returns_by(command_timeout),
+        _ => request.returns_by(command_timeout) + GRACE,
     };
     let from = if is_unsent {
         core.now()
