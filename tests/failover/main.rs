@@ -8,7 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use watchlock::{Client, ClientBuilder, Error, Lease, LostReason};
 use watchlock_support::eventually;
@@ -66,13 +66,21 @@ async fn run(case: Case) {
             .await;
         }
     }
+    let begun = Instant::now();
     old.kill();
     let new = deployment.master_after(old, deployment.sentinels()).await;
+    let named = begun.elapsed();
     let second = tried(&other).await;
+    let granted = begun.elapsed();
     let notified = match (&first, second) {
         (None, _) => "",
         (Some(guard), true) => {
-            assert_eq!(soon(guard.lost()).await, LostReason::Missing);
+            let reason = soon(guard.lost()).await;
+            let after = format!(
+                "{named:?}, {granted:?} and {:?} after the kill",
+                begun.elapsed()
+            );
+            assert_eq!(reason, LostReason::Missing, "named, granted, lost: {after}");
             ", the first is notified"
         }
         (Some(guard), false) => {

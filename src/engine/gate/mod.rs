@@ -345,13 +345,15 @@ impl<C: Clone + PartialEq> Gate<C> {
         if let Seat::Shared { .. } = &self.seat {
             self.requeue_join(hold);
         }
-        let vacated = if self.own_seats.remove(&hold.number).is_some() {
-            // The try that is under way may have run before.
-            self.seat.is_early();
-            Vacated::Free
-        } else {
-            self.seat.vacate(hold)
+        let mut vacated = match self.own_seats.remove(&hold.number) {
+            Some(_) => Vacated::Free,
+            None => self.seat.vacate(hold),
         };
+        if hold.kind.commands.leaves_the_seat() {
+            // The try that is under way may have run before. An attempt whose answer was lost had no seat, and permits.
+            self.seat.is_early();
+            vacated = Vacated::Free;
+        }
         match vacated {
             Vacated::NotHere => return,
             Vacated::Free => self.try_at_once = true,

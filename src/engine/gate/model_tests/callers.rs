@@ -71,6 +71,8 @@ impl World {
     pub(super) fn arrive(&mut self, i: usize) {
         let number = self.number();
         let ticket = Ticket::new(number, self.request(i));
+        self.callers[i].found_none = !self.permits.came_back;
+        self.see_permits();
         let hold = self.new_hold(&ticket);
         let command = self.commands.len();
         let made = Arc::clone(&hold);
@@ -89,6 +91,7 @@ impl World {
         self.callers[i].at = match arrival {
             Arrival::First(_) => {
                 self.check_left();
+                self.try_begins();
                 let what = What::Acquires {
                     marks: false,
                     waits: false,
@@ -111,9 +114,12 @@ impl World {
             }
             Arrival::Decided(_) => {
                 let ours = self.gate.seat.held().is_some();
-                let waits = self.found_busy.iter().any(|ticket| ticket.is_waiting());
+                // Who came behind a grant of the last permit listens, too.
+                let mut found_busy = self.found_busy.iter();
+                let waits = found_busy.any(|ticket| ticket.is_waiting()) || self.is_counted();
                 assert!(ours || waits, "busy by an answer to somebody long gone");
                 let hear = self.gate.wakeups.hear_holder();
+                self.check_busy(i);
                 assert!(
                     ours || hear,
                     "busy by a holder whose release nobody would hear"
@@ -182,7 +188,11 @@ impl World {
                 self.callers[i].rounds += 1;
                 At::Start
             }
-            std::task::Poll::Ready(Verdict::Busy(_) | Verdict::Failed(_)) => At::Gone,
+            std::task::Poll::Ready(Verdict::Busy(_)) => {
+                self.check_busy(i);
+                At::Gone
+            }
+            std::task::Poll::Ready(Verdict::Failed(_)) => At::Gone,
             std::task::Poll::Pending => At::Waiting(ticket, None),
         }
     }

@@ -33,14 +33,27 @@ impl World {
             self.window_opened.until(self.now) < PASS_ON_FOR,
             "a window without an end"
         );
-        let next = self.gate.seat.held().unwrap();
-        assert_eq!(next.id, hold.id, "what Redis has is of the next one");
+        let mut held = self.gate.seats().filter_map(Seat::held);
+        let next = held.find(|held| held.id == hold.id).unwrap();
+        let counted = hold.kind.commands.leaves_the_seat();
+        let late = counted && self.permits.others_waited;
+        assert!(
+            !late,
+            "passed on though another client's request has waited"
+        );
+        let tried = counted && !self.gate.seat.is_free();
+        assert!(
+            !tried,
+            "passed on while a try for the first one is under way"
+        );
         assert!(next.valid_until() > self.now, "the next one has nothing");
         assert_eq!(hold.valid_until(), Moment::default(), "both have it");
         let kinds = [hold, next].map(|hold| hold.kind.commands.rules().passes_on);
         assert_eq!(kinds, [true; 2], "to or from what is not passed on");
         assert!(self.has_no_ghost(hold), "what may be acquired once more");
-        self.check_count(hold);
+        if !counted {
+            self.check_count(hold);
+        }
         self.passed.insert(field(hold));
     }
 
@@ -73,17 +86,20 @@ impl World {
             .filter(|(_, entered)| entered.hold.valid_until() > self.now)
             .collect();
         for (caller, entered) in &certain {
-            let alone = !entered.hold.kind.commands.is_shared();
+            let commands = &entered.hold.kind.commands;
+            let alone = !commands.is_shared() && !commands.leaves_the_seat();
             let beside = |other: &HeldLevel| {
                 let own = caller.owner.is_some() && other.hold.owner == entered.hold.owner;
                 let same = other.hold.number == entered.hold.number;
-                !same && (alone || !other.hold.kind.commands.is_shared()) && !own
+                let alone = alone || !other.hold.kind.commands.is_shared();
+                !same && alone && !own && !commands.leaves_the_seat()
             };
             let two = certain.iter().any(|(_, other)| beside(other));
             assert!(!two, "{choice:?}: somebody beside an exclusive hold");
         }
         self.check_shares(choice);
         self.check_places(choice);
+        self.check_permits(choice);
         for (i, caller) in self.callers.iter().enumerate() {
             if let At::Waiting(ticket, _) = &caller.at
                 && ticket.is_waiting()
@@ -234,6 +250,8 @@ impl World {
         if self.callers.iter().all(done) {
             assert!(self.held_by.is_none_or(|by| by == 0), "a key is left");
             assert!(self.read_by.is_empty(), "a read hold is left");
+            let mut taken = self.permits.taken.keys();
+            assert!(taken.all(|by| *by == 0), "permits are left");
             assert!(!self.places.has_ours(), "a place is left");
             // After a fault a note may stay: it ends by its TTL.
             assert!(!self.mark || self.faulted, "a note is left");

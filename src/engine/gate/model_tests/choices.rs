@@ -91,8 +91,9 @@ impl World {
             }
         }
         choices.extend(self.choices_of_queue());
+        choices.extend(self.choices_of_permits());
         let free = self.held_by.is_none() && self.read_by.is_empty();
-        let comes = self.strangers > 0 && free && !self.is_queued();
+        let comes = self.strangers > 0 && free && !self.is_queued() && !self.is_counted();
         if self.held_by == Some(0) || comes {
             choices.push(Choice::Stranger);
         }
@@ -104,7 +105,7 @@ impl World {
         let mut choices = Vec::new();
         let frees_nothing =
             matches!(&self.gate.seat, Seat::Shared { shared, .. } if !shared.has_one_read());
-        if self.gate.seat.held().is_some()
+        if self.gate.seats().any(|seat| seat.held().is_some())
             && let Some(grant) = self.not_collecting().next()
             && self.job
             && (self.ticks > 0 || self.is_asleep(&grant.ticket))
@@ -150,7 +151,8 @@ impl World {
                 choices.push(Choice::Unmarked(i));
             }
         }
-        if self.stranger_mark || (self.stranger_marks > 0 && !self.read_by.is_empty()) {
+        let shared = !self.is_counted();
+        if shared && self.stranger_mark || (self.stranger_marks > 0 && !self.read_by.is_empty()) {
             choices.push(Choice::StrangerMarks);
         }
         choices

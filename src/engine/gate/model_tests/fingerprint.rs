@@ -49,6 +49,10 @@ impl Words {
         self.hold(&attempt.hold);
         self.ticket(&attempt.ticket);
         self.command(attempt.command);
+        self.all(&attempt.beside, |words, (ticket, hold)| {
+            words.ticket(ticket);
+            words.hold(hold);
+        });
     }
 
     /// Adds a value as its text.
@@ -124,6 +128,8 @@ impl World {
         words.all(&self.callers, |words, caller| {
             Self::add_caller(caller, words);
             (caller.rounds, caller.owner_ended, caller.manner).hash(words);
+            let waits = matches!(caller.at, At::Waiting(..));
+            (waits && caller.found_none).hash(words);
         });
         let reaps = self.reaps.iter();
         let reaps = reaps.filter(|(_, reaping)| !matches!(reaping, Reaping::Over));
@@ -141,6 +147,7 @@ impl World {
         });
         self.add_counts(&mut words);
         self.places.add_to(&mut words);
+        self.permits.add_to(&mut words);
         self.add_commands(&mut words);
         words.all(self.held_by, Words::hold_number);
         words.all(self.read_by.iter().copied(), Words::hold_number);
@@ -162,7 +169,7 @@ impl World {
     }
 
     fn add_gate(&self, words: &mut Words) {
-        self.add_seat(words);
+        self.add_seats(words);
         let gate = &self.gate;
         words.all(gate.queue.iter(), |words, ticket| words.ticket(ticket));
         (self.job, self.listening).hash(words);
@@ -190,7 +197,7 @@ impl World {
             words.command(i);
             words.hold_number(field(&c.hold));
             words.all(c.ahead, Words::hold_number);
-            words.all(&c.places, |words, hold| words.hold(hold));
+            words.all(&c.others, |words, hold| words.hold(hold));
             (
                 c.what,
                 c.lane,
@@ -213,13 +220,21 @@ impl World {
         (self.faulted && self.marking).hash(words);
     }
 
-    fn add_seat(&self, words: &mut Words) {
-        std::mem::discriminant(&self.gate.seat).hash(words);
+    fn add_seats(&self, words: &mut Words) {
         words.all(self.not_collecting(), |words, grant| {
             words.ticket(&grant.ticket);
             grant.called.hash(words);
         });
-        match &self.gate.seat {
+        self.add_seat(&self.gate.seat, words);
+        words.all(self.gate.own_seats.values(), |words, seat| {
+            self.add_seat(seat, words);
+        });
+        (self.gate.busy_for, self.gate.together).hash(words);
+    }
+
+    fn add_seat(&self, seat: &Seat<usize>, words: &mut Words) {
+        std::mem::discriminant(seat).hash(words);
+        match seat {
             Seat::Free => {}
             Seat::Trying(attempt) => {
                 words.attempt(attempt);

@@ -31,7 +31,10 @@ impl World {
                 self.at(|gate, _| gate.handed_over(&hold, release, next, now));
             }
             Step::Serve { head, at_once, .. } => {
-                if at_once {
+                if at_once && self.is_counted() {
+                    self.check_left();
+                    self.try_for_permits(&head);
+                } else if at_once {
                     let shared = match &self.gate.seat {
                         Seat::Shared { shared, .. } => Some(Arc::clone(shared.hold())),
                         _ => None,

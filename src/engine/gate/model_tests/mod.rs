@@ -12,6 +12,7 @@ mod choices;
 mod counts;
 mod fingerprint;
 mod job;
+mod permits;
 mod queued;
 mod redis;
 mod replies;
@@ -20,12 +21,13 @@ mod steps;
 mod turn;
 mod world;
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::counts::CountWrite;
+use self::permits::Permits;
 use self::queued::Places;
 use self::world::origin;
 use crate::backend::Failure;
@@ -77,6 +79,8 @@ enum Choice {
     Job,
     /// The job's poll comes.
     JobPoll,
+    /// It hears a message about permits.
+    Message,
     /// A command time-out passes.
     Tick,
     /// A grant is not collected, and the waiters behind it are called.
@@ -169,8 +173,8 @@ enum What {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Command {
     hold: Arc<Hold>,
-    /// The holds that it asks for places for, and the hold behind whose place they go.
-    places: Vec<Arc<Hold>>,
+    /// The holds that it asks for permits or places for, too, and the hold behind whose place these go.
+    others: Vec<Arc<Hold>>,
     ahead: Option<u64>,
     what: What,
     lane: usize,
@@ -209,6 +213,8 @@ struct Caller {
     rounds: u32,
     manner: Manner,
     side: Side,
+    /// Whether its permits were not free at some time since it arrived, as far as the client knows.
+    found_none: bool,
 }
 
 /// Which lock a caller uses.
@@ -220,6 +226,8 @@ enum Side {
     Passed,
     /// One whose queue Redis keeps.
     Queued,
+    /// So many permits of a counted one.
+    Permits(u32),
     Reads,
     /// Reads with a lease of its own, which ends at any step.
     ReadsFixed,
@@ -327,6 +335,11 @@ struct World {
     forgets: u32,
     shortfalls: u32,
     places: Places,
+    permits: Permits,
+    /// Whether replicas must acknowledge grants.
+    acknowledges: bool,
+    /// Whether commands may fail otherwise.
+    has_faults: bool,
     closes: bool,
     closed: bool,
     names: Arc<Names>,
@@ -353,7 +366,9 @@ struct Scenario {
     forgets: u32,
     /// How often too few replicas acknowledge a grant.
     shortfalls: u32,
-    /// How often a stranger leaves a note that a writer waits; none if writers leave no notes here.
+    /// How many permits there are.
+    permits: u32,
+    /// How often a stranger leaves a note that a writer, or a request for permits, waits; none if writers leave no notes here.
     marks: Option<u32>,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
@@ -368,11 +383,15 @@ impl Commands for Side {
     fn rules(&self) -> KindRules {
         KindRules {
             sharing: match self {
-                Self::Plain | Self::Passed | Self::Queued => Sharing::Exclusive,
+                Self::Plain | Self::Passed | Self::Queued | Self::Permits(_) => Sharing::Exclusive,
                 Self::Reads | Self::ReadsFixed => Sharing::Reads,
                 Self::Writes => Sharing::Writes,
             },
-            passes_on: *self == Self::Passed,
+            passes_on: matches!(self, Self::Passed | Self::Permits(_)),
+            permits: match self {
+                Self::Permits(permits) => Some(*permits),
+                _ => None,
+            },
             ..KindRules::DEFAULT
         }
     }

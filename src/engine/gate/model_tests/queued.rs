@@ -116,7 +116,7 @@ impl World {
         let nobodys = self.nobodys_hold();
         let command = self.send(&nobodys, What::Enqueues, KEEPER);
         self.commands[command].ahead = ahead.as_ref().map(|hold| field(hold));
-        self.commands[command].places = holds;
+        self.commands[command].others = holds;
         (self.places.asking, self.places.lost) = (Some(command), false);
     }
 
@@ -162,7 +162,7 @@ impl World {
     /// As `QueuePlaces::answered`.
     fn places_answered(&mut self, command: usize) {
         let reply = self.reply_of(command);
-        for hold in &self.commands[command].places {
+        for hold in &self.commands[command].others {
             hold.with(|state| {
                 state.asks_for_place(false);
                 if reply == ReplyState::Silence {
@@ -192,6 +192,7 @@ impl World {
 
     /// As `NameJob::listen`. A subscription is confirmed at once.
     pub(super) fn listen(&mut self) {
+        self.listen_for_permits();
         if !self.places.given {
             return;
         }
@@ -210,7 +211,7 @@ impl World {
 impl World {
     /// `hold` was granted by a try for `ticket`, which must have come before all other waiters of this client.
     pub(super) fn check_turn(&self, hold: &Hold, ticket: u64) {
-        if hold.kind.has_queue() {
+        if hold.kind.has_queue() || self.is_counted() {
             let mut others = self.gate.queue.iter().filter(|t| t.is_waiting());
             let overtaken = others.find(|other| other.number < ticket);
             assert!(overtaken.is_none(), "somebody who came first still waits");
@@ -257,6 +258,9 @@ impl World {
         let waits =
             |caller: &Caller| matches!(&caller.at, At::Waiting(ticket, _) if ticket.is_waiting());
         let free = self.held_by.is_none() && self.places.first() != Some(Waits::Stranger);
+        if self.is_counted() {
+            self.check_permits_left();
+        }
         if !self.is_queued() || self.faulted || self.closed || !free {
             return;
         }

@@ -17,6 +17,8 @@ impl World {
         let free = self.held_by.is_none() && (!read || (shared && !waits));
         let queued = self.commands[next].hold.kind.has_queue();
         let reply = match self.commands[next].what {
+            What::Acquires { .. } if self.is_counted() => self.acquire_permits(next),
+            What::Releases if self.is_counted() => self.release_permits(number),
             What::Acquires { waits, .. } if queued => self.acquire_in_turn(number, waits),
             What::Enqueues => self.enqueue_all(next),
             What::Releases if queued => self.release_in_turn(number),
@@ -73,7 +75,9 @@ impl World {
     }
 
     pub(super) fn has(&self, number: u64) -> bool {
-        self.held_by == Some(number) || self.read_by.contains(&number)
+        self.held_by == Some(number)
+            || self.read_by.contains(&number)
+            || self.permits.taken.contains_key(&number)
     }
 
     pub(super) fn hold_in_redis(&mut self, number: u64, shared: bool) {

@@ -85,8 +85,17 @@ impl World {
                 server_age: None,
                 token: None,
                 open: self.open && reply == Reply::Done(0),
-                granted: 1,
-                next: NextOne::Unknown,
+                granted: match reply {
+                    Reply::Done(granted)
+                    | Reply::NextIsBusy(granted, _)
+                    | Reply::OthersWait(granted, _) => granted,
+                    _ => 1,
+                },
+                next: match reply {
+                    Reply::NextIsBusy(_, left) => NextOne::Busy(left),
+                    Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
+                    _ => NextOne::Unknown,
+                },
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
@@ -108,6 +117,7 @@ impl World {
             Answered::Busy(_) => Some(self.commands[command].what == What::Joins),
             _ => None,
         };
+        self.permits_answered(command);
         let early = matches!(&self.gate.seat, Seat::Trying(attempt) if attempt.early);
         let tried_for = match &self.gate.seat {
             Seat::Trying(attempt) if attempt.command == command => attempt.ticket.number,
@@ -138,11 +148,12 @@ impl World {
     fn check_known(&self, settled: Settled, busy: bool, early: bool) {
         let has_it = matches!(settled, Settled::Held | Settled::Joined);
         let trouble = self.gate.failing_since.is_some();
+        // The grant of the last permit says that the next request is busy.
+        let nothing = self.is_counted() || matches!(self.gate.last_answer, LastAnswer::Nothing);
         assert!(
             !(trouble && (busy || has_it)),
             "{settled:?}: an answer ends the trouble"
         );
-        let nothing = matches!(self.gate.last_answer, LastAnswer::Nothing);
         assert!(nothing || !has_it, "{settled:?}: it is not a stranger's");
         assert!(nothing || !(busy && early), "answered by the hold before");
     }
@@ -172,6 +183,7 @@ impl World {
         };
         let over = self.at(|gate, effects| gate.release_answered(hold, &sent, answer, effects));
         if over {
+            self.permits.came_back |= self.is_counted();
             self.check_outcome(hold);
         }
         let closes_window = |last: &mut Arc<Hold>| over && Arc::ptr_eq(last, hold);
@@ -230,7 +242,7 @@ impl World {
     pub(super) fn has_no_ghost(&self, hold: &Arc<Hold>) -> bool {
         let of_hold = |c: &&Command| {
             let acquires = matches!(c.what, What::Acquires { .. }) && c.hold.id == hold.id;
-            acquires || c.places.iter().any(|place| place.id == hold.id)
+            acquires || c.others.iter().any(|place| place.id == hold.id)
         };
         let mut ghosts = self.commands.iter().filter(of_hold);
         ghosts.all(|c| c.executed.is_some() || c.refused)

@@ -12,6 +12,11 @@ impl World {
 
     /// Only the step, without the checks.
     pub(super) fn take(&mut self, choice: Choice) {
+        self.take_step(choice);
+        self.see_permits();
+    }
+
+    fn take_step(&mut self, choice: Choice) {
         match choice {
             Choice::Look(i) => self.look(i),
             Choice::Arrive(i) => self.arrive(i),
@@ -30,6 +35,7 @@ impl World {
             Choice::Job => self.job_step(),
             Choice::JobPoll if self.asleep == Asleep::Linger => {
                 self.listening = false;
+                self.listens_no_more();
                 self.at(|gate, _| gate.wakeups.set_listening(false));
                 self.job_step();
             }
@@ -52,6 +58,7 @@ impl World {
             Choice::Later | Choice::Left | Choice::Ask => self.while_passed(choice),
             Choice::Hear(i) => self.hear(i),
             Choice::Reap(i) => self.reap(i),
+            Choice::Message => self.hear_of_permits(),
             Choice::Overdue(i) => {
                 if !self.is_free_to_end(&self.commands[i]) {
                     self.faults -= 1;
@@ -96,6 +103,7 @@ impl World {
                 let (_, since) = self.unmarks.remove(i);
                 self.at(|gate, _| gate.writer_waits_withdrawn(since));
             }
+            Choice::StrangerMarks if self.is_counted() => self.stranger_wants_permit(),
             Choice::StrangerMarks => self.stranger_marks(),
             Choice::Vanish => {
                 self.faults -= 1;
@@ -108,6 +116,7 @@ impl World {
                 self.lose(&hold);
             }
             Choice::Stranger if self.is_queued() => self.stranger_in_turn(),
+            Choice::Stranger if self.is_counted() => self.stranger_with_permit(),
             Choice::Stranger => self.stranger(),
             Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
             Choice::Placed(command) => self.placed(command),

@@ -115,7 +115,7 @@ impl World {
         if ahead.is_some_and(lost) {
             return Reply::Gone;
         }
-        let holds = self.commands[command].places.clone();
+        let holds = self.commands[command].others.clone();
         let order: Vec<_> = holds.iter().map(|hold| field(hold)).collect();
         for number in &order {
             self.enqueue(*number);

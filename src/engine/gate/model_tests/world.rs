@@ -24,6 +24,7 @@ impl World {
                 rounds,
                 manner,
                 side,
+                found_none: false,
             }
         });
         let mut world = Self {
@@ -45,7 +46,7 @@ impl World {
             stranger_mark: false,
             stranger_marks: scenario.marks.unwrap_or_default(),
             unmarks: Vec::new(),
-            marking: scenario.marks.is_some(),
+            marking: scenario.marks.is_some() && scenario.permits == 0,
             mark_at: Moment::default(),
             faulted: false,
             ended: BTreeSet::new(),
@@ -68,6 +69,13 @@ impl World {
             forgets: scenario.forgets,
             shortfalls: scenario.shortfalls,
             places: Places::default(),
+            permits: Permits {
+                all: scenario.permits,
+                came_back: true,
+                ..Permits::default()
+            },
+            acknowledges: scenario.shortfalls > 0,
+            has_faults: scenario.faults > 0,
             closes: scenario.closes,
             closed: false,
             names: Arc::new(Names::of(&Family::PLAIN, "", "x").unwrap()),
@@ -90,7 +98,7 @@ impl World {
             self.places.given = self.gate.has_redis_queue();
             // The job is subscribed at once, as for a name that somebody waited for a moment ago. In a queue that Redis
             // keeps, each waiter has a channel of its own.
-            self.listening = !self.places.given;
+            self.listening = !self.places.given && !self.is_counted();
         }
         if let Some(job) = self.gate.job() {
             let mut notified = std::pin::pin!(job.notified());
@@ -139,7 +147,7 @@ impl World {
     pub(super) fn send(&mut self, hold: &Arc<Hold>, what: What, lane: usize) -> usize {
         self.commands.push(Command {
             hold: Arc::clone(hold),
-            places: Vec::new(),
+            others: Vec::new(),
             ahead: None,
             what,
             lane,

@@ -1,6 +1,7 @@
 //! The scenarios, and how all their orders are gone through.
 
 mod passed;
+mod permits;
 mod plain;
 mod queued;
 mod random;
@@ -61,6 +62,7 @@ const QUIET: Scenario = Scenario {
     deaths: 0,
     forgets: 0,
     shortfalls: 0,
+    permits: 0,
     marks: None,
     closes: false,
     alone: false,

@@ -13,13 +13,24 @@ fn ten_thousand_random_orders() {
             (Some(1), FOREVER, Manner::Detaches, 2),
             (None, ONCE, Manner::Drops, 2),
         ];
-        let callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
-        let all: &[Side] = match seed % 5 {
+        let mut callers: Vec<Role> = (0..4).map(|_| roles[random.usize(..roles.len())]).collect();
+        let counted = seed % 6 == 5;
+        if counted {
+            // Permits have no owner.
+            for (owner, _, manner, _) in &mut callers {
+                (*owner, *manner) = match *manner {
+                    Manner::Detaches => (None, Manner::Stays),
+                    manner => (None, manner),
+                };
+            }
+        }
+        let all: &[Side] = match seed % 6 {
             0 => &[Side::Plain],
             1 => &[Side::Passed],
             2 => &[Side::Passed, Side::Plain],
             3 => &[Side::Queued],
-            _ => &[Side::Reads, Side::Writes, Side::ReadsFixed],
+            4 => &[Side::Reads, Side::Writes, Side::ReadsFixed],
+            _ => &[Side::Permits(1), Side::Permits(1), Side::Permits(2)],
         };
         let sides: Vec<Side> = (0..4).map(|_| all[random.usize(..all.len())]).collect();
         let scenario = Scenario {
@@ -34,6 +45,7 @@ fn ten_thousand_random_orders() {
             deaths: random.u32(..2),
             forgets: random.u32(..3),
             shortfalls: random.u32(..3),
+            permits: if counted { random.u32(2..4) } else { 0 },
             marks: random.bool().then(|| random.u32(..3)),
             closes: random.bool(),
             alone: random.bool(),
