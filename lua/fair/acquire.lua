@@ -139,7 +139,7 @@ if by ~= id then
   if not may then return redis.pcall(publish, channel .. ':' .. first, '0') and last - now end
   -- A client uses its places in the order of its waiters: this one takes the first, and each up to its own the next one.
   if first and waits and first ~= id then
-    local mover, score, arrival = id, text(score_of(id)), text(arrival_of(id))
+    local mover, score, arrival = id, text(score_of(id) or now), text(arrival_of(id) or now_us)
     for at, other in ipairs(call('LRANGE', queue, '0', text(call('LPOS', queue, id)))) do
       if client_of(other) == client then
         call('ZADD', scores, other == id and score or text(score_of(other) or now), mover)

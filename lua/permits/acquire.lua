@@ -58,13 +58,21 @@ for i = 1, over and #over or 0, 2 do
 end
 -- An older request of another client, for 30 of every 40 s: what it needs must be left. The own note is about the first
 -- request; without one a request is the youngest.
-local notes, since, reserve, of_others = redis.call('HGETALL', needs), math.huge, 0, 0
-for turn = 1, 2 do -- the own note first
+local left, since, reserve, of_others = (number or initial) + #back, math.huge, 0, 0
+local function note_of(text)
+  local n, from, till = string.match(text or '', '^(%d+):(%d+):(%d+)$')
+  till = tonumber(till)
+  -- None counts for longer than a minute, so the clock was set back.
+  if till and till >= now_ms and till <= now_ms + 60000 then return tonumber(n), tonumber(from) end
+end
+-- When nothing is free, notes decide nothing, and many may wait.
+if left > 0 or number and redis.call('ZSCORE', taken, ARGV[7]) then
+  local _, own = note_of(redis.call('HGET', needs, client))
+  since = own or since
+  local notes = redis.call('HGETALL', needs)
   for i = 1, #notes, 2 do
-    local n, from, till = string.match(notes[i + 1], '^(%d+):(%d+):(%d+)$')
-    n, from, till = tonumber(n) or 0, tonumber(from) or 0, tonumber(till) or 0
-    if turn == 1 and notes[i] == client and till >= now_ms then since = from end
-    if turn == 2 and notes[i] ~= client and till >= now_ms and (now_ms - from) % 40000 < 30000 then
+    local n, from = note_of(notes[i + 1])
+    if n and notes[i] ~= client and (now_ms - from) % 40000 < 30000 then
       of_others = math.max(of_others, n)
       if from < since or from == since and notes[i] < client then reserve = math.max(reserve, n) end
     end
@@ -72,7 +80,7 @@ for turn = 1, 2 do -- the own note first
 end
 local ttl_ms, taken_ttl_ms = redis.call('PTTL', free), redis.call('PTTL', taken)
 
-local left, granted = (number or initial) + #back, 0
+local granted = 0
 local scores, missing = {}, {}
 while granted < requests do
   local ends, lacks = {}, {}
@@ -113,6 +121,8 @@ local function busy_ms()
   end
   return -1
 end
+-- Somebody may have made the number live longer.
+if number and ttl_ms == -1 and taken_ttl_ms >= 0 then redis.pcall('PERSIST', taken) end
 if granted == 0 then
   if #back > 0 or ttl_ms == -2 then wake() end
   return busy_ms()
@@ -122,7 +132,7 @@ end
 local recorded = redis.pcall('ZADD', taken, unpack(scores))
 if not failed(recorded) and ttl_ms >= 0 then
   local last = redis.pcall('ZRANGE', taken, -1, -1, 'WITHSCORES')
-  local left_ms = failed(last) and 0 or math.max(ttl_ms, tonumber(last[2]) - now_ms)
+  local left_ms = failed(last) and 0 or math.max(ttl_ms, tonumber(last[2]) - now_ms) + 86400000
   recorded = failed(last) and last or redis.pcall('PEXPIRE', taken, string.format('%.0f', left_ms))
 end
 if not failed(recorded) and ttl_ms < 0 and taken_ttl_ms >= 0 then recorded = redis.pcall('PERSIST', taken) end

@@ -455,7 +455,7 @@ impl AcquireAll<'_> {
     /// The output of `future`, unless it is time to return. The first wait has no timers yet, and needs none.
     async fn by_the_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         match (&self.timers, self.hard_end) {
-            (Some(timers), Some(end)) => timers.until(end, future).await,
+            (Some(timers), Some(end)) => timers.within(self.clock.now().until(end), future).await,
             _ => Some(future.await),
         }
     }

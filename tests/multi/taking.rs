@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Error, Lease, Lock, LockGuard, LockInfo, ReentrantLock, Ttl};
+use watchlock::{Client, Clock, Error, Lease, Lock, LockGuard, LockInfo, ReentrantLock, Ttl};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -386,4 +386,17 @@ async fn a_wait_goes_on_after_a_round_that_took_long() {
     silent.heal();
     let got = soon(waiting).await.unwrap().expect("it is heard of");
     end(got.expect("both are free")).await;
+}
+
+#[tokio::test]
+async fn the_clock_of_a_client_does_not_end_the_wait() {
+    let server = RedisServer::start();
+    let (proxy, (clock, ahead)) = (Proxy::to(&server), Clock::driven());
+    proxy.latency(ms(20));
+    let builder = Client::builder(&proxy.url()).clock(clock);
+    let client = builder.connect().await.unwrap();
+    ahead.advance(Duration::from_secs(60));
+    let both = multi(&client, &["a", "b"]);
+    let guard = both.try_lock(ms(5_000), Lease::Watchdog).await.unwrap();
+    end(guard.expect("both are free")).await;
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease};
+use watchlock::kind::Counting;
+use watchlock::{Backoff, Client, Error, Lease};
+use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 
 use crate::common::{LONG, ms, script, soon};
@@ -140,4 +142,33 @@ async fn an_acquire_that_nobody_awaits_takes_nothing<K: Kind>() {
         other.available_permits().await.unwrap() == 2
     })
     .await;
+}
+
+/// Redis granted them all, and until it says so to each, they are nobody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_whose_grants_were_lost_together_need_no_poll() {
+    let scene = Scene::new().await;
+    let of = scene.client.get_semaphore(NAME).with_permits(24);
+    let all = of.acquire_many(24).await.unwrap();
+    let proxy = Proxy::to(&scene.server);
+    let never = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(400));
+    let client = builder.backoff(never).connect().await.unwrap();
+    let waiters = (0..8).map(|_| {
+        let of = client.get_semaphore(NAME);
+        tokio::spawn(async move { of.acquire_many(3).await })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    eventually("all wait", LONG, async || client.stats().waiters == 8).await;
+    scene.listens().await;
+    let acquire = Match::script(&script("permits/acquire.lua"));
+    proxy.inject(Fault::SwallowReply).on(acquire).arm();
+    all.release().await.unwrap();
+    let mut held = Vec::new();
+    for waiter in waiters {
+        held.push(soon(waiter).await.unwrap().unwrap());
+    }
+    assert_eq!(scene.state::<Counting>().await, (Some(0), 24));
+    drop(held);
+    scene.all_are_free::<Counting>(24).await;
 }

@@ -13,12 +13,25 @@ for_both! {
     permits_of_a_dead_holder_return_to_a_try,
     permits_of_a_dead_holder_return_to_a_waiter,
     permits_of_a_dead_holder_return_with_a_renewal,
+    permits_of_a_dead_holder_return_after_the_number_lost_its_ttl,
     the_watchdog_keeps_permits_and_nobody_takes_them_back,
     a_fixed_lease_ends_by_itself_and_can_be_extended,
     a_client_that_is_cut_off_loses_its_permits_before_others_get_them,
     a_client_that_ends_gives_its_permits_back,
     a_shutdown_reports_what_is_held_and_gives_it_back,
     people_see_which_permits_are_taken_and_how_many_clients_wait,
+}
+
+/// The records had the TTL of the number, and nobody who is left renews them.
+async fn permits_of_a_dead_holder_return_after_the_number_lost_its_ttl<K: Kind>() {
+    let scene = Scene::new().await;
+    // As Java's `trySetPermits` with a lifetime, and then its `addPermits`.
+    scene.server.cmd(&["SET", NAME, "1", "PX", "500"]).await;
+    scene.dead_holder::<K>(1, 1_500).await;
+    scene.server.cmd(&["PERSIST", NAME]).await;
+    let of = K::of(&scene.client, NAME);
+    soon(of.acquire()).await.unwrap().release().await.unwrap();
+    scene.all_are_free::<K>(1).await;
 }
 
 async fn people_see_which_permits_are_taken_and_how_many_clients_wait<K: Kind>() {

@@ -395,3 +395,19 @@ async fn a_dropped_guard_gives_all_back() {
     let waited = lock.try_lock(LONG, Duration::from_secs(5));
     end(soon(waited).await.unwrap().expect("it is free")).await;
 }
+
+#[tokio::test]
+async fn handles_of_an_owner_that_was_dropped_enter_what_it_holds() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let owner = quorum.new_owner();
+    let lock = owner.get_lock("x");
+    let guard = lock.lock().await.unwrap();
+    drop(owner);
+    assert!(guard.is_valid());
+    let again = try_once(&lock).await.expect("its own hold");
+    assert_eq!(lock.hold_count(), 2);
+    end(again).await;
+    end(guard).await;
+    five.clean().await;
+}

@@ -4,6 +4,7 @@
 mod common;
 
 mod connecting;
+mod deadlines;
 mod distance;
 mod fencing;
 mod guards;

@@ -171,7 +171,7 @@ impl Window {
 
     /// A command that was counted needs no place.
     fn uncount(&self, turn: Turn) {
-        let more = |others: usize| (others < usize::MAX - 1).then_some(others + 1);
+        let more = |others: usize| (others < usize::MAX - 1).then(|| others + 1);
         if turn != Turn::Hold {
             // It fails where there is no limit.
             let _ = self

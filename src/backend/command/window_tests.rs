@@ -195,3 +195,13 @@ fn none_is_left_behind_while_some_come_and_others_are_let_in() {
     });
     assert!(!window.is_awaited());
 }
+
+#[test]
+fn a_command_of_a_caller_that_is_gone_needs_no_place_where_there_is_no_limit() {
+    let (window, mut scene) = (Window::new(), Scene::default());
+    scene.queue(&window, "gone", Turn::New);
+    scene.commands.pop();
+    window.open(1);
+    window.admit();
+    assert!(!window.is_awaited());
+}

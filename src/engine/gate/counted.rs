@@ -106,6 +106,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         if tried.early || !in_part && self.queue.head().is_some_and(once) {
             return;
         }
+        // An earlier try, whose answer was lost, may have got permits for it.
+        if self
+            .queue
+            .head()
+            .is_some_and(|head| head.unsettled().is_some())
+        {
+            return;
+        }
         let until = left.map(|left| tried.since + left);
         self.last_answer = LastAnswer::Busy(until);
         self.try_at_once = false;

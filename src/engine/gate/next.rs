@@ -301,7 +301,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the
     /// keeper completes a release, and awaits what was sent first.
     pub(crate) fn overdue(&mut self, hold: &Arc<Hold>, effects: &mut Effects) -> Option<C> {
-        let mut commands = self.seats().flat_map(Seat::commands);
+        let mut commands = self.seat_of(hold).commands();
         let command = commands.find_map(|(of, command)| Arc::ptr_eq(of, hold).then_some(command));
         let command = command.cloned();
         drop(commands);

@@ -26,6 +26,7 @@ use crate::clock::Moment;
 use crate::engine::gate::ticket::{GRACE, Patience, kept_for};
 use crate::error::Error;
 use crate::lock::guard::LockGuard;
+use crate::lock::several::CompositeOwner;
 use crate::lock::view::HoldOfSeveral;
 
 enum Decision {
@@ -44,13 +45,15 @@ pub(super) async fn acquire(
     let mut rounds = 0;
     loop {
         nodes.check_open()?;
-        if let Some(owner) = &request.owner
-            && let Some(level) = owner.enter(&request.name, request.lease).await?
-        {
-            if request.fenced && level.hold().token().is_none() {
-                token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
+        if let Some(owner) = &request.owner {
+            let limit = nodes.config().command_timeout;
+            let end = request.patience.returns_by(request.since, limit) + GRACE;
+            let entered = nodes.by(end, enter(nodes, &request, owner)).await;
+            let silence =
+                || Error::no_quorum(0, nodes.needed, Arc::new(Error::from(Failure::silence())));
+            if let Some(guard) = entered.unwrap_or_else(|| Err(silence()))? {
+                return Ok(Some(guard));
             }
-            return Ok(Some(level.into_guard()));
         }
         let waiting = WaitingCaller::start(nodes, &request, rounds)?;
         match waiting.decision().await {
@@ -61,6 +64,21 @@ pub(super) async fn acquire(
             Decision::Got(_) | Decision::Again => rounds += 1,
         }
     }
+}
+
+/// Enters what the owner holds, with a token if it needs one.
+async fn enter(
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
+    owner: &Arc<CompositeOwner>,
+) -> Result<Option<LockGuard>, Error> {
+    let Some(level) = owner.enter(&request.name, request.lease).await? else {
+        return Ok(None);
+    };
+    if request.fenced && level.hold().token().is_none() {
+        token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
+    }
+    Ok(Some(level.into_guard()))
 }
 
 /// Holds a decision until the caller collects it.
@@ -126,7 +144,11 @@ impl<'a> WaitingCaller<'a> {
             filled.take_back();
         });
         let limit = nodes.config().command_timeout;
-        let end = request.patience.returns_by(request.since, limit) + GRACE;
+        let mut end = request.patience.returns_by(request.since, limit) + GRACE;
+        if rounds > 0 {
+            // It comes back late, and still has the time of one try.
+            end = end.max(nodes.now() + limit + GRACE);
+        }
         Ok(Self {
             nodes,
             pickup,
@@ -144,10 +166,7 @@ impl<'a> WaitingCaller<'a> {
                 }
             }
         };
-        if self.end == Moment::NEVER {
-            return collected.await;
-        }
-        let collected = self.nodes.timers().until(self.end, collected).await;
+        let collected = self.nodes.by(self.end, collected).await;
         collected.unwrap_or_else(|| Decision::Failed(Failure::silence().into()))
     }
 }
@@ -217,7 +236,11 @@ async fn decided_by_news(
             LockNews::Granted(Some(owner)) if is_own(owner) => return Decision::Again,
             LockNews::Busy | LockNews::Granted(_) if once => return Decision::Busy,
             LockNews::Failing(error, since) => {
-                let waited = request.since.max(*since).until(nodes.now());
+                let (core, now) = (nodes.node(0).core(), nodes.now());
+                core.notice_pause(now);
+                // Time in which the process stood still is not the servers'.
+                let from = request.since.max(*since).max(core.runs_since());
+                let waited = from.until(now);
                 if once || (request.patience == Patience::Forever && waited >= after) {
                     return Decision::Failed(error.clone());
                 }

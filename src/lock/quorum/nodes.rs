@@ -143,6 +143,14 @@ impl QuorumNodes {
         &self.steward.timers
     }
 
+    /// The output of `future`; none if it is `end` first.
+    pub(super) async fn by<T>(&self, end: Moment, future: impl Future<Output = T>) -> Option<T> {
+        if end == Moment::NEVER {
+            return Some(future.await);
+        }
+        self.timers().until(end, future).await
+    }
+
     pub(super) fn now(&self) -> Moment {
         self.config().clock.now()
     }

@@ -1,7 +1,7 @@
 //! One round: a try at all nodes at once.
 //!
 //! 1. It ends as soon as no further answer can change its outcome. Each node has a time-out of its own, which begins once
-//!    there is a connection to it, so a round ends at the latest after a connect time-out and that.
+//!    there is a connection to it. A round ends before its caller returns, whatever is still to be answered.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
@@ -28,7 +28,7 @@ use super::rules::{BusyNodes, RoundOutcome, Vote, VoteCount};
 use super::token;
 use crate::backend::Lane;
 use crate::clock::Moment;
-use crate::engine::gate::ticket::Patience;
+use crate::engine::gate::ticket::{GRACE, Patience};
 use crate::error::Error;
 use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::guard::LockGuard;
@@ -172,7 +172,25 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         .map(|place| nodes.try_once(*place, request.kind.clone(), request.lease))
         .collect();
     let mut ballot = Ballot::new(nodes, &asked);
-    let outcome = first_answers(&mut tries, &mut ballot).await;
+    let (began, command_timeout) = (nodes.now(), nodes.config().command_timeout);
+    let returns_by = request.patience.returns_by(request.since, command_timeout);
+    // Before its caller returns. A caller that starts again has the time of one try.
+    let is_late = returns_by <= began;
+    let end = if is_late {
+        began + command_timeout
+    } else {
+        returns_by
+    } + GRACE / 2;
+    let first = nodes.by(end, first_answers(&mut tries, &mut ballot)).await;
+    let is_cut = first.is_none();
+    let outcome = first.unwrap_or_else(|| ballot.votes.close());
+    // To connect may take longer than the caller waits.
+    let is_silence = is_cut && began.until(nodes.now()) >= command_timeout;
+    if is_silence {
+        for place in ballot.places(|report| matches!(report, NodeReport::NoAnswer)) {
+            nodes.fell_silent(place);
+        }
+    }
     if outcome == RoundOutcome::Got {
         take_ready(&mut tries, |(place, answer)| {
             ballot.count(place, answer);
@@ -194,7 +212,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 ballot.count(place, answer);
             }
         };
-        nodes.timers().within(limit, rest).await;
+        nodes.by(end, nodes.timers().within(limit, rest)).await;
     }
     // The nodes' clients finish and undo what has no answer yet.
     drop(tries);
@@ -205,14 +223,20 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 RoundOutcome::NoQuorum { reached } => reached,
                 _ => reached,
             };
-            Tried::NoQuorum(ballot.no_quorum(reached))
+            match ballot.no_quorum(reached) {
+                // It says nothing to others that its caller's wait ended in the middle of it.
+                error if is_cut && !is_silence => Tried::Failed(error),
+                error => Tried::NoQuorum(error),
+            }
         }
         RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
     let children = ballot.children.into_iter().flatten().chain(ballot.young);
     let given_back = join_all(children.map(LockGuard::unlock));
     // The answers change nothing here, and the background finishes what is not answered in time.
-    nodes.timers().within(limit, given_back).await;
+    nodes
+        .by(end, nodes.timers().within(limit, given_back))
+        .await;
     tried
 }
 

@@ -388,9 +388,10 @@ impl CompositeOwner {
     pub(in crate::lock) fn end(&self) -> Vec<CompositeLevel> {
         let mut holds = self.holds.lock();
         holds.over = true;
-        let by_name = std::mem::take(&mut holds.by_name);
-        let detached = by_name.into_values().map(|owned| owned.detached);
-        detached.flatten().collect()
+        let owned = holds.by_name.values_mut();
+        owned
+            .flat_map(|owned| std::mem::take(&mut owned.detached))
+            .collect()
     }
 }
 
