@@ -132,7 +132,7 @@ end
 local recorded = redis.pcall('ZADD', taken, unpack(scores))
 if not failed(recorded) and ttl_ms >= 0 then
   local last = redis.pcall('ZRANGE', taken, -1, -1, 'WITHSCORES')
-  local left_ms = failed(last) and 0 or math.max(ttl_ms, tonumber(last[2]) - now_ms) + 86400000
+  local left_ms = failed(last) and 0 or math.max(ttl_ms, tonumber(last[2]) - now_ms)
   recorded = failed(last) and last or redis.pcall('PEXPIRE', taken, string.format('%.0f', left_ms))
 end
 if not failed(recorded) and ttl_ms < 0 and taken_ttl_ms >= 0 then recorded = redis.pcall('PERSIST', taken) end

@@ -26,6 +26,4 @@ for i = 2, 1 + count do
 end
 redis.call('ZREM', taken, '') -- a write that needs no memory comes first: behind it Redis refuses none
 redis.call('ZADD', taken, 'XX', unpack(scores))
--- The records live as long, as `acquire` has it.
-if redis.call('PTTL', taken) >= 0 then redis.pcall('PEXPIRE', taken, '922337203685477') end
 return -2

@@ -52,7 +52,7 @@ redis.call('ZADD', taken, 'XX', unpack(scores))
 -- The records live as long as the number, and as their leases, because somebody may make the number live longer.
 local last = ttl_ms >= 0 and redis.pcall('ZRANGE', taken, -1, -1, 'WITHSCORES')
 if last and not failed(last) then
-  redis.pcall('PEXPIRE', taken, string.format('%.0f', math.max(ttl_ms, tonumber(last[2]) - now_ms) + 86400000))
+  redis.pcall('PEXPIRE', taken, string.format('%.0f', math.max(ttl_ms, tonumber(last[2]) - now_ms)))
 end
 if free and ttl_ms < 0 and taken_ttl_ms >= 0 then redis.pcall('PERSIST', taken) end
 if #back == 0 or failed(redis.pcall('ZREM', taken, unpack(back))) then return -2 end

@@ -128,6 +128,9 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
 
     /// Sets the number of permits to `permits`, 1 to 2^31 - 1, with each acquire that finds none set. It changes no number
     /// that is there. A number out of range is an error of the first use.
+    ///
+    /// Give each handle of a name the same number: a client serves its requests in the order of the calls, so one that finds
+    /// no number set, and sets none, keeps those behind it waiting.
     #[must_use]
     pub fn with_permits(self, permits: u32) -> Self {
         let initial = Some(permits);

@@ -115,19 +115,3 @@ async fn i9_a_forget_can_be_dropped_at_any_await<K: Kind>() {
     })
     .await;
 }
-
-#[tokio::test]
-async fn a_forgotten_permit_can_be_given_back_after_the_number_lost_its_ttl() {
-    let scene = Scene::new().await;
-    scene.server.cmd(&["SET", NAME, "1", "PX", "500"]).await;
-    let of = scene.client.get_permit_expirable_semaphore(NAME);
-    let permit = of.try_acquire(LONG, SHORT).await.unwrap().unwrap();
-    let id = permit.ids()[0];
-    permit.forget().await.unwrap();
-    scene.server.cmd(&["PERSIST", NAME]).await;
-    // The records would have ended with the lease.
-    let records = <watchlock::kind::Expirable as Kind>::RECORDS;
-    let ttl = scene.server.pttl(records).await;
-    assert!(ttl > 86_400_000, "{ttl}");
-    assert!(of.release_permit(id).await.unwrap());
-}

@@ -40,7 +40,7 @@ enum Decision {
 /// Enters what the owner holds, or starts a hold; `None` when the lock stayed busy.
 pub(super) async fn acquire(
     nodes: &Arc<QuorumNodes>,
-    request: AcquireRequest,
+    mut request: AcquireRequest,
 ) -> Result<Option<LockGuard>, Error> {
     let mut rounds = 0;
     loop {
@@ -49,9 +49,11 @@ pub(super) async fn acquire(
             let limit = nodes.config().command_timeout;
             let end = request.patience.returns_by(request.since, limit) + GRACE;
             let entered = nodes.by(end, enter(nodes, &request, owner)).await;
-            let silence =
-                || Error::no_quorum(0, nodes.needed, Arc::new(Error::from(Failure::silence())));
-            if let Some(guard) = entered.unwrap_or_else(|| Err(silence()))? {
+            let entered = entered.unwrap_or_else(|| {
+                let silence = Arc::new(Error::from(Failure::silence()));
+                Err(Error::no_quorum(0, nodes.needed, silence))
+            });
+            if let Some(guard) = entered? {
                 return Ok(Some(guard));
             }
         }
@@ -62,6 +64,10 @@ pub(super) async fn acquire(
             Decision::Failed(error) => return Err(error),
             // The caller collected the grant too late.
             Decision::Got(_) | Decision::Again => rounds += 1,
+        }
+        if request.patience != Patience::Forever {
+            // It may come back late, and still has the time of one try.
+            request.since = nodes.now();
         }
     }
 }
@@ -144,11 +150,7 @@ impl<'a> WaitingCaller<'a> {
             filled.take_back();
         });
         let limit = nodes.config().command_timeout;
-        let mut end = request.patience.returns_by(request.since, limit) + GRACE;
-        if rounds > 0 {
-            // It comes back late, and still has the time of one try.
-            end = end.max(nodes.now() + limit + GRACE);
-        }
+        let end = request.patience.returns_by(request.since, limit) + GRACE;
         Ok(Self {
             nodes,
             pickup,
@@ -236,11 +238,7 @@ async fn decided_by_news(
             LockNews::Granted(Some(owner)) if is_own(owner) => return Decision::Again,
             LockNews::Busy | LockNews::Granted(_) if once => return Decision::Busy,
             LockNews::Failing(error, since) => {
-                let (core, now) = (nodes.node(0).core(), nodes.now());
-                core.notice_pause(now);
-                // Time in which the process stood still is not the servers'.
-                let from = request.since.max(*since).max(core.runs_since());
-                let waited = from.until(now);
+                let waited = request.since.max(*since).until(nodes.now());
                 if once || (request.patience == Patience::Forever && waited >= after) {
                     return Decision::Failed(error.clone());
                 }

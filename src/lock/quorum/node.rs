@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::rules::NodeTimeout;
+use super::rules::{NodeTimeout, is_long};
 use crate::backend::{Class, Connected, Failure, Hello, Lane, Pending, connected};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
@@ -43,6 +43,9 @@ pub(crate) struct QuorumNode {
     young_until: AtomicU64,
 }
 
+/// How often a long round trip is measured again.
+const MEASURED_AGAIN: Duration = Duration::from_secs(1);
+
 /// What is known of the server that the address leads to.
 #[derive(Default)]
 struct About {
@@ -55,6 +58,8 @@ struct About {
     round_trip: Duration,
     /// The connection on which the round trip was measured first.
     measured_on: u64,
+    /// When it was measured again.
+    measured_at: Moment,
 }
 
 pub(super) enum NodeAnswer {
@@ -156,10 +161,22 @@ impl QuorumNode {
         self.about.lock().round_trip
     }
 
-    /// An answer took so long: its round trip is no longer than that. It may have been slow when it was measured.
-    fn is_as_near_as(&self, took: Duration) {
+    /// Whether to measure its round trip again, which may have been slow when it was measured: if it is long, once a second.
+    pub(super) fn is_to_be_measured(&self, now: Moment) -> bool {
         let mut about = self.about.lock();
-        about.round_trip = about.round_trip.min(took);
+        let is_due = is_long(about.round_trip) && about.measured_at.until(now) >= MEASURED_AGAIN;
+        if is_due {
+            about.measured_at = now;
+        }
+        is_due
+    }
+
+    /// Measures its round trip again.
+    pub(super) async fn measure(&self, longest: Duration) {
+        if let Some(ping) = self.pings(longest).await {
+            let mut about = self.about.lock();
+            about.round_trip = about.round_trip.min(ping);
+        }
     }
 
     /// Waits until this runtime has a connection to it, for a connect time-out at most.
@@ -198,12 +215,9 @@ impl QuorumNode {
         let mut acquiring = Box::pin(acquire(core, request));
         let begun = core.now();
         let mut acquired = timers.within(limit, &mut acquiring).await;
-        let took = begun.until(core.now());
-        if acquired.is_none() && took > limit + limit / 4 {
+        if acquired.is_none() && begun.until(core.now()) > limit + limit / 4 {
             // The timer is late: this process stood still, and the answer may lie in the socket.
             acquired = timers.within(limit, &mut acquiring).await;
-        } else if acquired.is_some() {
-            self.is_as_near_as(took);
         }
         let broke = || {
             let lane = self.lane();

@@ -234,9 +234,21 @@ impl QuorumNodes {
     pub(super) fn note_answer(self: &Arc<Self>, place: usize, failed: Option<&Error>) {
         if let Some(Error::Unavailable { .. }) = failed {
             self.fell_silent(place);
-        } else if self.all[place].answered() {
+            return;
+        }
+        let node = &self.all[place];
+        if node.answered() {
             self.back.notify_waiters();
         }
+        if failed.is_none() && node.is_to_be_measured(self.now()) {
+            let (node, longest) = (Arc::clone(node), self.longest_timeout());
+            self.start_task(async move { node.measure(longest).await });
+        }
+    }
+
+    fn longest_timeout(&self) -> Duration {
+        let lease = self.config().lease_of(Lease::Watchdog);
+        self.node_timeout.longest(lease)
     }
 
     /// A node did not answer in time. The steward probes it until it does.
@@ -247,9 +259,7 @@ impl QuorumNodes {
         }
         log(move || tracing::debug!(server = place + 1, "a server of the quorum is silent"));
         let node = Arc::clone(node);
-        let longest = self
-            .node_timeout
-            .longest(self.config().lease_of(Lease::Watchdog));
+        let longest = self.longest_timeout();
         let quorum = Arc::downgrade(self);
         self.start_task(async move {
             while node.probe(longest).await {

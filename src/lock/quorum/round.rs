@@ -174,18 +174,15 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     let mut ballot = Ballot::new(nodes, &asked);
     let (began, command_timeout) = (nodes.now(), nodes.config().command_timeout);
     let returns_by = request.patience.returns_by(request.since, command_timeout);
-    // Before its caller returns. A caller that starts again has the time of one try.
-    let is_late = returns_by <= began;
-    let end = if is_late {
-        began + command_timeout
-    } else {
-        returns_by
-    } + GRACE / 2;
+    // Before its caller returns.
+    let end = returns_by + GRACE / 2;
     let first = nodes.by(end, first_answers(&mut tries, &mut ballot)).await;
     let is_cut = first.is_none();
     let outcome = first.unwrap_or_else(|| ballot.votes.close());
-    // To connect may take longer than the caller waits.
-    let is_silence = is_cut && began.until(nodes.now()) >= command_timeout;
+    // To connect may take longer than the caller waits. A timer that is late says that the process stood still.
+    let now = nodes.now();
+    let waited = began.until(now) >= command_timeout.max(limit) && now <= end + GRACE;
+    let is_silence = is_cut && waited;
     if is_silence {
         for place in ballot.places(|report| matches!(report, NodeReport::NoAnswer)) {
             nodes.fell_silent(place);

@@ -116,6 +116,11 @@ pub(super) struct NodeTimeout(pub(super) Option<Duration>);
 /// The least that is not set: a server that is near may be busy for a moment.
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
 
+/// Whether a node with this round trip gets more than the least time-out.
+pub(super) fn is_long(round_trip: Duration) -> bool {
+    round_trip > LEAST_TIMEOUT / 4
+}
+
 impl NodeTimeout {
     /// For a node with this round trip.
     pub(super) fn of(self, round_trip: Duration, lease: Duration) -> Duration {
