@@ -48,7 +48,9 @@ pub(super) async fn acquire(
         if let Some(owner) = &request.owner {
             let limit = nodes.config().command_timeout;
             let end = request.patience.returns_by(request.since, limit) + GRACE;
-            let entered = nodes.by(end, enter(nodes, &request, owner)).await;
+            // Boxed: most callers enter nothing, and each has room for it.
+            let entering = Box::pin(enter(nodes, &request, owner));
+            let entered = nodes.by(end, entering).await;
             let entered = entered.unwrap_or_else(|| {
                 let silence = Arc::new(Error::from(Failure::silence()));
                 Err(Error::no_quorum(0, nodes.needed, silence))

@@ -10,6 +10,7 @@ use super::*;
 
 /// The permits.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Permits {
     /// How many there are.
     pub(super) all: u32,

@@ -103,8 +103,6 @@ impl World {
                 let (_, since) = self.unmarks.remove(i);
                 self.at(|gate, _| gate.writer_waits_withdrawn(since));
             }
-            Choice::StrangerMarks if self.is_counted() => self.stranger_wants_permit(),
-            Choice::StrangerMarks => self.stranger_marks(),
             Choice::Vanish => {
                 self.faults -= 1;
                 self.held_by = None;
@@ -115,13 +113,23 @@ impl World {
                 let hold = Arc::clone(self.gate.seat.held().unwrap());
                 self.lose(&hold);
             }
+            Choice::Placed(command) => self.placed(command),
+            Choice::Forget | Choice::ForgetFirst => self.forget(choice),
+            Choice::Vouch => self.vouch(),
+            stranger => self.stranger_step(stranger),
+        }
+    }
+
+    /// What strangers do.
+    fn stranger_step(&mut self, choice: Choice) {
+        match choice {
+            Choice::StrangerMarks if self.is_counted() => self.stranger_wants_permit(),
+            Choice::StrangerMarks => self.stranger_marks(),
             Choice::Stranger if self.is_queued() => self.stranger_in_turn(),
             Choice::Stranger if self.is_counted() => self.stranger_with_permit(),
             Choice::Stranger => self.stranger(),
             Choice::StrangerWaits | Choice::StrangerDies => self.stranger_queues(choice),
-            Choice::Placed(command) => self.placed(command),
-            Choice::Forget | Choice::ForgetFirst => self.forget(choice),
-            Choice::Vouch => self.vouch(),
+            _ => {}
         }
     }
 
