@@ -62,7 +62,7 @@ local left, since, reserve, of_others = (number or initial) + #back, math.huge, 
 local function note_of(text)
   local n, from, till = string.match(text or '', '^(%d+):(%d+):(%d+)$')
   till = tonumber(till)
-  -- None counts for longer than a minute, so the clock was set back.
+  -- A note counts for seconds. One that ends in more than a minute is older than a clock that was set back.
   if till and till >= now_ms and till <= now_ms + 60000 then return tonumber(n), tonumber(from) end
 end
 -- When nothing is free, notes decide nothing, and many may wait.

@@ -1,5 +1,5 @@
 -- Notes that a request for permits waits, so that younger requests of other clients leave it what it needs; or removes
--- the note. Who notes something for the first time removes the notes that are over.
+-- the note. The first note of a request removes the notes of others that are over.
 --
 -- KEYS[1] free      - string: number of free permits
 -- KEYS[2] needs     - hash with TTL: client whose request waits -> permits:since:until, in ms of server time
@@ -34,7 +34,8 @@ local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
 local since = math.max(0, now_ms - waited_ms)
 local keep_ms = math.max(note_ms, redis.call('PTTL', needs))
--- The notes of clients that are gone live as long as anybody's. Many may wait, so only the first note of a request looks.
+-- Each note makes the key live longer, so the notes of clients that are gone stay. To look for them costs more the more
+-- clients wait, so only the first note of a request does.
 local own, over, gives_way = redis.call('HGET', needs, client), {}, false
 local notes = own and { client, own } or redis.call('HGETALL', needs)
 for i = 1, #notes, 2 do

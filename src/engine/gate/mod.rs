@@ -27,7 +27,7 @@
 //! `C` is a command in flight.
 
 pub(crate) mod answers;
-mod counted;
+pub(crate) mod counted;
 pub(crate) mod fair;
 #[cfg(test)]
 mod model_tests;
@@ -350,7 +350,8 @@ impl<C: Clone + PartialEq> Gate<C> {
             None => self.seat.vacate(hold),
         };
         if hold.kind.commands.leaves_the_seat() {
-            // The try that is under way may have run before. An attempt whose answer was lost had no seat, and permits.
+            // The try that is under way may have run before. An attempt whose answer was lost has no seat, but may have had
+            // permits.
             self.seat.is_early();
             vacated = Vacated::Free;
         }

@@ -225,13 +225,13 @@ impl World {
         choices
     }
 
-    /// Whether the caller of `ticket` is not polled.
     /// The grants that are not collected.
     pub(super) fn not_collecting(&self) -> impl Iterator<Item = &Uncollected> {
         let grants = self.gate.uncollected.iter();
         grants.filter(|grant| grant.ticket.is_decided())
     }
 
+    /// Whether the caller of `ticket` is not polled.
     pub(super) fn is_asleep(&self, ticket: &Arc<Ticket>) -> bool {
         self.callers.iter().any(|caller| {
             let its = matches!(&caller.at, At::Waiting(own, _) if Arc::ptr_eq(own, ticket));
