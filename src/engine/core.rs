@@ -12,8 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
-use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
-use super::gate::counted::of_next;
+use super::gate::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs, Settled};
 use super::gate::{Gate, Gates};
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
@@ -567,15 +566,23 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
         }
         Err(failure) => return Answered::Rejected(failure.into()),
     };
-    let (granted, next) = of_next(answer.reply);
     match answer.reply {
         reply if reply.is_grant() => Answered::Got(Grant {
             sent_at: answer.sent_at,
             server_age: answer.server_age,
             token: reply.token(),
             open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
-            granted,
-            next,
+            granted: match reply {
+                Reply::Done(granted)
+                | Reply::NextIsBusy(granted, _)
+                | Reply::OthersWait(granted, _) => granted,
+                _ => 1,
+            },
+            next: match reply {
+                Reply::NextIsBusy(_, left) => NextOne::Busy(left),
+                Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
+                _ => NextOne::Unknown,
+            },
         }),
         Reply::Gone => Answered::Missing,
         Reply::Busy(ttl) => Answered::Busy(ttl),

@@ -21,22 +21,11 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::state::HoldState;
 use crate::engine::hold::{Effects, Hold};
-use crate::script::Reply;
 
 /// The most requests of one try.
 const MOST_TOGETHER: u32 = 64;
 /// The most permits that one command asks for.
 const MOST_PERMITS: u32 = 1_024;
-
-/// How many requests a grant is for, and what it says of the next one.
-pub(crate) fn of_next(grant: Reply) -> (u64, NextOne) {
-    match grant {
-        Reply::Done(granted) => (granted, NextOne::Unknown),
-        Reply::NextIsBusy(granted, left) => (granted, NextOne::Busy(left)),
-        Reply::OthersWait(granted, left) => (granted, NextOne::BehindOthers(left)),
-        _ => (1, NextOne::Unknown),
-    }
-}
 
 impl<C: Clone + PartialEq> Gate<C> {
     /// The tickets behind `head` that a try for it asks for, too, if it is first: some more than were granted lately.

@@ -27,7 +27,7 @@
 //! `C` is a command in flight.
 
 pub(crate) mod answers;
-pub(crate) mod counted;
+mod counted;
 pub(crate) mod fair;
 #[cfg(test)]
 mod model_tests;

@@ -1,7 +1,7 @@
 //! Tries and their answers, and releases that the keeper completes.
 
 use super::*;
-use crate::engine::gate::counted::of_next;
+use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::succession::{REST, SHORTEST};
 use crate::error::NotReplicated;
 
@@ -85,8 +85,17 @@ impl World {
                 server_age: None,
                 token: None,
                 open: self.open && reply == Reply::Done(0),
-                granted: of_next(reply).0,
-                next: of_next(reply).1,
+                granted: match reply {
+                    Reply::Done(granted)
+                    | Reply::NextIsBusy(granted, _)
+                    | Reply::OthersWait(granted, _) => granted,
+                    _ => 1,
+                },
+                next: match reply {
+                    Reply::NextIsBusy(_, left) => NextOne::Busy(left),
+                    Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
+                    _ => NextOne::Unknown,
+                },
             }),
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
