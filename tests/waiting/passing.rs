@@ -93,6 +93,17 @@ impl Scene {
         .await;
     }
 
+    /// With a clock that stands still the subscription stays. A release that reaches a subscription of which the client
+    /// does not know yet is taken for one that others heard, and followed by a gap that this clock never ends.
+    async fn listens_from_now_on(&self) {
+        let first = self.lock().await;
+        let second = self.waiter().await;
+        self.settles().await;
+        first.unlock().await.unwrap();
+        got(second).await.unlock().await.unwrap();
+        gone(&self.server, NAME).await;
+    }
+
     async fn ends(self) {
         drop(self.client);
         clean(&self.server).await;
@@ -217,6 +228,7 @@ async fn next_to(
     holder: impl Future<Output = Result<LockGuard, Error>>,
     waiter: impl Future<Output = Result<LockGuard, Error>> + Send + 'static,
 ) -> bool {
+    scene.listens_from_now_on().await;
     let holder = soon(holder).await.unwrap();
     let waiter = waits(waiter).await;
     let field = scene.field().await;
