@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::{Backoff, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
+use watchlock::{Backoff, Clock, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
+use watchlock_support::eventually;
 
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
 use crate::{Five, end, try_once};
@@ -320,6 +321,40 @@ async fn one_try_behind_a_waiter_without_a_quorum_says_that_there_is_none() {
         let tried = soon(lock.try_lock(Duration::ZERO, Lease::Watchdog)).await;
         assert!(matches!(tried, Err(Error::NoQuorum { .. })), "{tried:?}");
     }
+}
+
+/// While it stands still a process makes no rounds, so it does not know how long there was no quorum.
+#[tokio::test]
+async fn a_wait_does_not_fail_because_the_process_stood_still() {
+    let five = Five::start();
+    let (clock, ahead) = Clock::driven();
+    let often = Backoff::new().base(ms(20)).cap(ms(20));
+    let builder = five.builder().clock(clock).backoff(often);
+    let quorum = builder.unavailable_after(ms(30_000)).connect();
+    let quorum = quorum.await.unwrap();
+    for server in &five.0[..3] {
+        server.kill();
+    }
+    let lock = quorum.get_lock("x");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let rounds = async |more: u64| {
+        let count = async || five.0[4].calls_of("evalsha").await;
+        let before = count().await;
+        eventually("it asks", LONG, async || {
+            waiting.is_finished() || count().await >= before + more
+        })
+        .await;
+    };
+    rounds(3).await;
+    ahead.advance(ms(60_000));
+    rounds(3).await;
+    assert!(!waiting.is_finished());
+    for _ in 0..60 {
+        ahead.advance(ms(500));
+        rounds(1).await;
+    }
+    let failed = soon(waiting).await.unwrap();
+    assert!(matches!(failed, Err(Error::NoQuorum { .. })), "{failed:?}");
 }
 
 /// The one that comes second may look at the owner just before the first is granted, and queue just behind that.

@@ -4,13 +4,13 @@
 //! 1. Each acquire is a task of the steward, so a caller that is never polled delays nobody. The task ends with its
 //!    caller; the nodes' clients undo what it has under way.
 //! 2. The turn is a fair mutex. It guards what is known about the next round.
-//! 3. Every waiter sees the outcome of a round: a single try returns it, and a caller with the owner of a new hold enters
-//!    that hold.
+//! 3. A single try in the queue returns what the round of another finds. What does not change wakes no waiter, so a
+//!    grant costs as much behind 10 000 waiters. A caller whose owner gets the lock enters that hold.
 //! 4. A grant that its caller does not collect is taken back after [`kept_for`], as at the gate of one server. The caller
 //!    then starts again.
 
+use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use scopeguard::guard;
@@ -33,8 +33,10 @@ enum Decision {
     Got(LockGuard),
     Busy,
     Failed(Error),
-    /// The caller starts again: its owner has the lock by now, or its grant was taken back.
+    /// The caller starts again: its owner has the lock by now.
     Again,
+    /// The caller starts again: it did not collect its grant.
+    TakenBack,
 }
 
 /// Enters what the owner holds, or starts a hold; `None` when the lock stayed busy.
@@ -64,12 +66,15 @@ pub(super) async fn acquire(
             Decision::Got(guard) if guard.is_valid() => return Ok(Some(guard)),
             Decision::Busy => return Ok(None),
             Decision::Failed(error) => return Err(error),
+            Decision::Again => {}
             // The caller collected the grant too late.
-            Decision::Got(_) | Decision::Again => rounds += 1,
-        }
-        if request.patience != Patience::Forever {
-            // It may come back late, and still has the time of one try.
-            request.since = nodes.now();
+            Decision::Got(_) | Decision::TakenBack => {
+                rounds += 1;
+                if request.patience != Patience::Forever {
+                    // It comes back late, and still has the time of one try.
+                    request.since = nodes.now();
+                }
+            }
         }
     }
 }
@@ -110,7 +115,7 @@ impl Pickup {
     fn take_back(&self) {
         let mut decision = self.decision.lock();
         let grant = match &*decision {
-            Some(Decision::Got(_)) => decision.replace(Decision::Again),
+            Some(Decision::Got(_)) => decision.replace(Decision::TakenBack),
             _ => None,
         };
         drop(decision);
@@ -186,107 +191,154 @@ impl Drop for WaitingCaller<'_> {
 /// Waits in the queue until the acquire is decided.
 async fn wait(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Decision {
     let mut news = queue.news();
-    if let Some(owner) = &request.owner
-        && owner.hold_count(&request.name) > 0
-    {
-        // The grant came between the caller's look for a hold of its owner and its subscription to the news.
-        return Decision::Again;
+    // It cannot fail: the queue has the sender.
+    let closed = news.wait_for(|news| matches!(news, LockNews::Closed));
+    tokio::select! {
+        biased;
+        _ = closed => Decision::Failed(Error::Closed),
+        decision = decide(queue, nodes, request) => decision,
     }
-    match &*news.borrow_and_update() {
-        LockNews::Closed => return Decision::Failed(Error::Closed),
-        // The caller that has the turn is pausing because of the same news, so no round would start in time.
-        LockNews::Busy | LockNews::Granted(_)
-            if request.patience == Patience::Once && queue.turn.try_lock().is_err() =>
-        {
-            return Decision::Busy;
-        }
-        _ => {}
-    }
+}
+
+/// Waits for the turn, and makes rounds then.
+async fn decide(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Decision {
     let end = match request.patience {
         Patience::Until(end) => end,
         Patience::Once => request.since + nodes.config().command_timeout,
         Patience::Forever => Moment::NEVER,
     };
-    let has_turn = AtomicBool::new(false);
-    let fresh = news.clone();
-    let rounds = async {
-        let mut rounds = queue.turn.lock().await;
-        // Relaxed, as it is read by this task.
-        has_turn.store(true, Ordering::Relaxed);
-        make_rounds(queue, nodes, request, &mut rounds).await
+    let is_in = || {
+        let owner = request.owner.as_ref();
+        owner.is_some_and(|owner| owner.hold_count(&request.name) > 0)
+    };
+    let mut news = queue.news();
+    let is_busy = matches!(*news.borrow_and_update(), LockNews::Busy);
+    // The grant may have come behind the caller's look for a hold of its owner.
+    if is_in() {
+        return Decision::Again;
+    }
+    let mut rounds = match queue.turn.try_lock() {
+        Ok(turn) => turn,
+        // The caller that has the turn is pausing because of the same news, so no round would start in time.
+        Err(_) if is_busy && request.patience == Patience::Once => return Decision::Busy,
+        Err(_) => tokio::select! {
+            biased;
+            decision = decided_by_others(nodes, request, end, news) => return decision,
+            turn = queue.turn.lock() => turn,
+        },
+    };
+    // Nobody else starts a hold now.
+    if is_in() {
+        return Decision::Again;
+    }
+    make_rounds(queue, nodes, request, end, &mut rounds).await
+}
+
+/// The decision of a caller that has not got the turn: the rounds of others, a hold of its owner, or the end of its wait.
+async fn decided_by_others(
+    nodes: &QuorumNodes,
+    request: &AcquireRequest,
+    end: Moment,
+    mut news: watch::Receiver<LockNews>,
+) -> Decision {
+    let mut latest = news.clone();
+    let reported = async {
+        loop {
+            let _ = news.changed().await;
+            let decision = match &*news.borrow_and_update() {
+                LockNews::Busy if request.patience == Patience::Once => Some(Decision::Busy),
+                LockNews::Failing(error, since) => failed(nodes, request, error, *since),
+                _ => None,
+            };
+            if let Some(decision) = decision {
+                return decision;
+            }
+        }
+    };
+    let entered = async {
+        match &request.owner {
+            Some(owner) => owner.has(&request.name).await,
+            None => pending().await,
+        }
+    };
+    let ended = async {
+        nodes.timers().sleep_until(end).await;
+        loop {
+            if let Some(decision) = known(&latest.borrow_and_update()) {
+                return decision;
+            }
+            let _ = latest.changed().await;
+        }
     };
     tokio::select! {
         biased;
-        decision = decided_by_news(nodes, request, news) => decision,
-        decision = rounds => decision,
-        decision = decided_at(end, fresh, &has_turn, nodes) => decision,
+        () = entered => Decision::Again,
+        decision = reported => decision,
+        decision = ended => decision,
     }
 }
 
-async fn decided_by_news(
+/// What a wait comes to that ends now, by what is known of the lock.
+fn known(news: &LockNews) -> Option<Decision> {
+    match news {
+        LockNews::Busy => Some(Decision::Busy),
+        LockNews::Failing(error, _) => Some(Decision::Failed(error.clone())),
+        LockNews::Nothing | LockNews::Closed => None,
+    }
+}
+
+/// Whether a round without a quorum ends the wait: that of a single try, and one without an end for which all rounds failed
+/// for `unavailable_after`.
+fn failed(
     nodes: &QuorumNodes,
     request: &AcquireRequest,
-    mut news: watch::Receiver<LockNews>,
-) -> Decision {
-    let after = nodes.config().unavailable_after;
-    let once = request.patience == Patience::Once;
-    let own = request.owner.as_ref();
-    let is_own = |owner: &Arc<_>| own.is_some_and(|own| Arc::ptr_eq(own, owner));
-    loop {
-        // It cannot fail: the queue has the sender.
-        let _ = news.changed().await;
-        match &*news.borrow_and_update() {
-            LockNews::Closed => return Decision::Failed(Error::Closed),
-            LockNews::Granted(Some(owner)) if is_own(owner) => return Decision::Again,
-            LockNews::Busy | LockNews::Granted(_) if once => return Decision::Busy,
-            LockNews::Failing(error, since) => {
-                let waited = request.since.max(*since).until(nodes.now());
-                if once || (request.patience == Patience::Forever && waited >= after) {
-                    return Decision::Failed(error.clone());
-                }
-            }
-            _ => {}
-        }
-    }
+    error: &Error,
+    since: Moment,
+) -> Option<Decision> {
+    let waited = request.since.max(since).until(nodes.now());
+    let ends = match request.patience {
+        Patience::Once => true,
+        Patience::Forever => waited >= nodes.config().unavailable_after,
+        Patience::Until(_) => false,
+    };
+    ends.then(|| Decision::Failed(error.clone()))
 }
 
-/// Decides a bounded wait at its end, by the latest news or else the next ones. News from before the acquire count only
-/// while another caller makes the rounds: otherwise nobody knows whether they still hold.
-async fn decided_at(
-    end: Moment,
-    mut news: watch::Receiver<LockNews>,
-    has_turn: &AtomicBool,
-    nodes: &QuorumNodes,
-) -> Decision {
-    nodes.timers().sleep_until(end).await;
-    if has_turn.load(Ordering::Relaxed) {
-        let _ = news.changed().await;
-    }
-    loop {
-        match &*news.borrow_and_update() {
-            LockNews::Busy | LockNews::Granted(_) => return Decision::Busy,
-            LockNews::Failing(error, _) => return Decision::Failed(error.clone()),
-            LockNews::Nothing | LockNews::Closed => {}
-        }
-        let _ = news.changed().await;
-    }
-}
-
-/// Makes rounds until one gets the lock. Only the caller that has the turn does so.
+/// Makes rounds until one gets the lock, or the wait ends. Only the caller that has the turn does so.
 async fn make_rounds(
     queue: &NameQueue,
     nodes: &Arc<QuorumNodes>,
     request: &AcquireRequest,
+    end: Moment,
     rounds: &mut Rounds,
 ) -> Decision {
     loop {
-        if request.patience != Patience::Once {
-            until_due(rounds, nodes, request).await;
-        }
+        // What was found out before the acquire does not decide it, so one round is made whenever the wait ends.
+        let decided = (rounds.reported_at >= request.since)
+            .then(|| known(&queue.news().borrow()))
+            .flatten();
+        let is_due = async {
+            if request.patience != Patience::Once {
+                until_due(rounds, nodes, request).await;
+            }
+        };
+        let is_over = nodes.by(end, is_due).await.is_none();
+        let decided = match decided {
+            Some(decision) if is_over => return decision,
+            other => other,
+        };
         rounds.retry.begins();
         let began = nodes.now();
-        let tried = round(nodes, request).await;
+        let trying = round(nodes, request);
+        let tried = match decided {
+            Some(decision) => match nodes.by(end, trying).await {
+                Some(tried) => tried,
+                None => return decision,
+            },
+            None => trying.await,
+        };
         let now = nodes.now();
+        let reported_before = std::mem::replace(&mut rounds.reported_at, now);
         match tried {
             Tried::Got(level) => {
                 rounds.got(now, nodes.poll());
@@ -294,21 +346,27 @@ async fn make_rounds(
                     Some(owner) => level.owned_by(owner),
                     None => level,
                 };
-                queue.publish(LockNews::Granted(request.owner.clone()));
+                queue.publish(LockNews::Busy);
                 return Decision::Got(level.into_guard());
             }
             Tried::Failed(error) => return Decision::Failed(error),
             Tried::Busy(found) => {
                 queue.publish(LockNews::Busy);
                 rounds.busy(began, now, nodes.poll(), &found);
+                if request.patience == Patience::Once {
+                    return Decision::Busy;
+                }
             }
             Tried::NoQuorum(error) => {
-                queue.publish_failure(error, now);
+                // While no rounds were made, as when the process stood still, nobody knows whether there was a quorum.
+                let is_known = reported_before.until(now) <= nodes.between_rounds(request.lease);
+                let since = queue.publish_failure(error.clone(), now, is_known);
                 rounds.retry.no_quorum(now, nodes.poll());
+                if let Some(decision) = failed(nodes, request, &error, since) {
+                    return decision;
+                }
             }
         }
-        // Lets `decided_by_news` of this very caller see the news first.
-        tokio::task::yield_now().await;
     }
 }
 

@@ -37,9 +37,8 @@ pub(super) struct AcquireRequest {
 pub(super) enum LockNews {
     #[default]
     Nothing,
+    /// Somebody has the lock: another process, or a caller of this one.
     Busy,
-    /// A caller of this process has the lock, for this owner if it has one.
-    Granted(Option<Arc<CompositeOwner>>),
     /// Why the last rounds had no quorum, and since when.
     Failing(Error, Moment),
     /// No more rounds are made.
@@ -64,6 +63,7 @@ impl Queues {
                 listeners: None,
                 retry: Retry::new(needed),
                 pauses: Pauses::new(),
+                reported_at: Moment::default(),
             }),
             news: watch::Sender::new(LockNews::Nothing),
         });
@@ -103,24 +103,29 @@ impl NameQueue {
         self.news.subscribe()
     }
 
-    /// Publishes news to all waiters. `Closed` is final.
+    /// Publishes what is new to all waiters. `Closed` is final.
     pub(super) fn publish(&self, news: LockNews) {
         self.news.send_if_modified(|before| {
-            let is_open = !matches!(before, LockNews::Closed);
-            if is_open {
+            let is_new = match (&*before, &news) {
+                (LockNews::Closed, _) | (LockNews::Busy, LockNews::Busy) => false,
+                _ => true,
+            };
+            if is_new {
                 *before = news;
             }
-            is_open
+            is_new
         });
     }
 
-    /// Publishes that a round had no quorum, at `now`.
-    pub(super) fn publish_failure(&self, error: Error, now: Moment) {
+    /// Publishes that a round had no quorum, at `now`. Returns since when that is so; `is_known`: the round before it was
+    /// not too long ago to say.
+    pub(super) fn publish_failure(&self, error: Error, now: Moment, is_known: bool) -> Moment {
         let since = match &*self.news.borrow() {
-            LockNews::Failing(_, since) => *since,
+            LockNews::Failing(_, since) if is_known => *since,
             _ => now,
         };
         self.publish(LockNews::Failing(error, since));
+        since
     }
 }
 
@@ -130,6 +135,8 @@ pub(super) struct Rounds {
     listeners: Option<Listeners>,
     pub(super) retry: Retry,
     pauses: Pauses,
+    /// When the last round ended.
+    pub(super) reported_at: Moment,
 }
 
 impl Rounds {

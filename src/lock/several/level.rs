@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::hold::{ChildGuards, Composite};
 use super::state::{Tally, nth_largest};
@@ -287,6 +288,8 @@ impl Drop for CompositeLevel {
 #[derive(Default)]
 pub(crate) struct CompositeOwner {
     holds: Mutex<OwnedComposites>,
+    /// Notified when a hold begins.
+    begins: Notify,
 }
 
 #[derive(Default)]
@@ -318,6 +321,18 @@ impl CompositeOwner {
         let before = by_name.insert(Arc::clone(hold.name()), owned);
         drop(holds);
         drop(before);
+        self.begins.notify_waiters();
+    }
+
+    /// Waits until it has a valid hold of this name.
+    pub(in crate::lock) async fn has(&self, name: &str) {
+        loop {
+            let begins = self.begins.notified();
+            if self.hold_count(name) > 0 {
+                return;
+            }
+            begins.await;
+        }
     }
 
     /// Enters its hold of this name; None when it has none.
