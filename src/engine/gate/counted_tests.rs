@@ -489,6 +489,7 @@ impl World {
         let mut effects = Effects::at(at(1), self.rules);
         let _ = self.gate.step(false, &mut effects);
         let _ = effects.carry_out();
+        let _ = self.gate.withdraw_writer_waits();
         self.gate.writer_waits_withdrawn(at(1));
         assert!(self.gate.is_unused(), "something is left at the gate");
     }

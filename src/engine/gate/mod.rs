@@ -396,11 +396,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         kind.is_some_and(Kind::has_queue)
     }
 
-    /// Whether Redis has, or may need, a note that a request of this client waits.
-    pub(crate) fn concerns_notes(&self) -> bool {
-        self.has_writer_waits() || self.queue.first_writer().is_some()
-    }
-
     pub(crate) fn has_writer_waits(&self) -> bool {
         self.writer_waits.is_some()
     }

@@ -16,7 +16,6 @@ use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::Gate;
-use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold, Rules};
 
 const MOST_CALLED: usize = 256;
@@ -43,11 +42,8 @@ pub(crate) enum Step<C> {
     LeaveFree(Moment),
     /// Nothing to do; listen a while longer.
     Linger,
-    /// The job has ended. The note that a writer waits is to be removed from Redis, if there is one: its kind, and since
-    /// when it is there.
-    Over {
-        writer_waits: Option<(Kind, Moment)>,
-    },
+    /// The job has ended.
+    Over,
 }
 
 impl<C: Clone + PartialEq> Gate<C> {
@@ -72,12 +68,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.job = None;
         self.succession.forget_gap();
         self.wakeups.set_listening(false);
-        // Under the same lock: without a job nobody would remove the note.
-        let writer_waits = match &self.writer_waits {
-            Some(_) => self.withdraw_writer_waits(),
-            None => None,
-        };
-        Step::Over { writer_waits }
+        Step::Over
     }
 
     /// What is to be done for what has the seat, if anything.

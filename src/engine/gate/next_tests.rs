@@ -40,10 +40,7 @@ fn a_job_without_work_listens_for_a_while_and_is_over_then() {
     assert!(matches!(step(&mut gate, at(1), true), Step::Linger));
     assert_eq!(gate.job_sleeps_until, Moment::NEVER);
     assert!(gate.job.is_some());
-    assert!(matches!(
-        step(&mut gate, at(1), false),
-        Step::Over { writer_waits: None }
-    ));
+    assert!(matches!(step(&mut gate, at(1), false), Step::Over));
     assert!(gate.job.is_none());
     assert_eq!(gate.received(1, at(1)), 1, "it is nobody's echo any more");
 }

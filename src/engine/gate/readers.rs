@@ -462,6 +462,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// Returns the note if no writer waits here any more, once, so that it is removed from Redis: the kind, and since
     /// when the note is there.
     pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
+        self.writer_waits.as_ref()?;
         // Only readers send joins.
         let trying = self.seat.tries();
         let writes =

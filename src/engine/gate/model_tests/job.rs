@@ -8,7 +8,11 @@ impl World {
         let now = self.now;
         let listening = self.listening;
         self.asleep = Asleep::Awake;
-        let step = self.at(|gate, effects| gate.step(listening, effects));
+        let (step, mark) = self.at(|gate, effects| {
+            let step = gate.step(listening, effects);
+            (step, gate.withdraw_writer_waits())
+        });
+        self.unmark(mark.as_ref());
         match step {
             Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
                 if self.reply_of(command) == ReplyState::InFlight =>
@@ -72,9 +76,8 @@ impl World {
                 self.at(|gate, _| gate.job_sleeps_until(far));
             }
             Step::LeaveFree(until) => self.asleep = Asleep::Left(until),
-            Step::Over { writer_waits } => {
+            Step::Over => {
                 self.job = false;
-                self.unmark(writer_waits.as_ref());
                 self.places.end_job();
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
@@ -92,8 +95,6 @@ impl World {
         }
         let now = self.now;
         let Some(first) = self.gate.first_writer().cloned() else {
-            let mark = self.at(|gate, _| gate.withdraw_writer_waits());
-            self.unmark(mark.as_ref());
             return;
         };
         if now >= self.mark_at {

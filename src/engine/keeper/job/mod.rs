@@ -137,9 +137,12 @@ impl NameJob {
         let now = self.now();
         // In a queue of Redis', the next waiter listens to another channel.
         let listening = self.listening.is_live() && self.places.is_none();
-        let step = self.keeper.core.at(&self.names, now, |gate, effects| {
-            gate.step(listening, effects)
+        // Under one lock: without a job nobody would remove the note. What is sent from here on comes behind the removal.
+        let (step, note) = self.keeper.core.at(&self.names, now, |gate, effects| {
+            let step = gate.step(listening, effects);
+            (step, gate.withdraw_writer_waits())
         });
+        self.remove_note(note);
         match step {
             Step::FinishAttempt(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
@@ -184,8 +187,7 @@ impl NameJob {
                 self.event(until, false).await;
             }
             Step::Linger => self.linger().await,
-            Step::Over { writer_waits } => {
-                self.remove_note(writer_waits);
+            Step::Over => {
                 self.end().await;
                 return false;
             }
@@ -427,16 +429,12 @@ impl NameJob {
         self.policy.next_try(now, known, listening, listeners)
     }
 
-    /// Leaves the note that a request waits, or removes it if none does. Returns when to look at that again.
+    /// Leaves the note that a request waits. Returns when to look at that again.
     fn leave_note(&mut self) -> Moment {
-        if !self.with(|gate| gate.concerns_notes()) {
-            return Moment::NEVER;
-        }
-        let now = self.now();
         let Some(first) = self.with(|gate| gate.first_writer().cloned()) else {
-            self.remove_note(self.with(Gate::withdraw_writer_waits));
             return Moment::NEVER;
         };
+        let now = self.now();
         let kind = &first.request.kind;
         if self.noted != first.number && kind.commands.leaves_the_seat() {
             // The note before was another request's. If Redis still has it, it is replaced.
