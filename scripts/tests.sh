@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs all tests, and prints the ten slowest at the end.
 #
-# Most tests wait most of their time, so suites (tests/NAME/main.rs) run three at a time, the longest first. Those of ALONE
-# need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
+# Most tests wait most of their time, so suites (tests/NAME/main.rs) run four at a time, the longest first, and with them
+# the tests of the other crates. Those of ALONE need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
 # one that takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
 #
 # Its builds have no debug information and are not incremental, as in CI: from nothing, both take longer than they save.
@@ -13,11 +13,9 @@ cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
-# A suite with a feature of its own.
-METRICS=metrics
 ALONE="locks scale keeper_death steward_death"
-LONGEST="kinds campaign cluster quorum"
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
+LONGEST="campaign kinds observability interop cluster fair docs faults"
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}
 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0}
 CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO SUITE_MINUTES RUST_TEST_THREADS CARGO_PROFILE_DEV_DEBUG CARGO_INCREMENTAL
@@ -47,7 +45,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 # suite NAME COMMAND...: runs tests; what they said stays in NAME.log unless all is well.
-suite='
+export suite='
     name=$1
     shift
     timeout "${SUITE_MINUTES}m" "$@" -Z unstable-options --report-time \
@@ -64,13 +62,6 @@ suite='
 run() {
     sh -c "$suite" suite "$@"
 }
-# tests NAME ARGUMENT...: by cargo.
-tests() {
-    name=$1
-    shift
-    run "$name" $CARGO test "$@" --
-}
-
 # part NAME: what ran since the last part took so long.
 part() {
     now=$(date +%s)
@@ -83,6 +74,13 @@ begun=$(date +%s)
 $CARGO build --quiet --workspace --exclude watchlock --exclude watchlock-simulation --bins
 $CARGO build --quiet --examples
 $CARGO test --quiet --test '*' --no-run
+# A suite with a feature of its own.
+metrics="--test metrics --features metrics"
+others="--workspace --exclude watchlock --exclude watchlock-simulation --tests"
+# shellcheck disable=SC2086 # arguments are words
+$CARGO test --quiet $metrics --no-run
+# shellcheck disable=SC2086
+$CARGO test --quiet $others --no-run
 part "to build programs and suites"
 # programs COMMAND ARGUMENT...: the programs of tests that this command of cargo builds.
 programs() {
@@ -111,24 +109,28 @@ done
 # stands still for a part of one.
 part "the model and the simulation"
 
-names=
-for main in tests/*/main.rs; do
-    name=$(basename "$(dirname "$main")")
-    case " $ALONE $LONGEST $METRICS " in
-    *" $name "*) ;;
-    *) names="$names $name" ;;
-    esac
-done
-# shellcheck disable=SC2086 # names and commands are words
-printf '%s\n' $LONGEST $names | xargs -P 3 -I NAME sh -c "$suite" suite NAME $CARGO test --test NAME --
-part "suites, three at a time"
+# A line for each: its name, and what cargo is to test.
+suites() {
+    for name in $LONGEST; do
+        echo "$name --test $name"
+    done
+    echo "others $others"
+    for main in tests/*/main.rs; do
+        name=$(basename "$(dirname "$main")")
+        case " $ALONE $LONGEST metrics " in
+        *" $name "*) ;;
+        *) echo "$name --test $name" ;;
+        esac
+    done
+    echo "metrics $metrics"
+}
+# shellcheck disable=SC2016 # for the inner shell
+suites | xargs -P 4 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
+part "suites, four at a time"
 for name in $ALONE; do
-    tests "$name" --test "$name"
+    run "$name" $CARGO test --test "$name" --
 done
 part "suites, one at a time"
-tests "$METRICS" --test "$METRICS" --features metrics
-tests others --workspace --exclude watchlock --exclude watchlock-simulation --tests
-part "metrics, and the other crates"
 $CARGO test --quiet --doc --features metrics
 $CARGO test --quiet --doc --workspace --exclude watchlock --exclude watchlock-simulation
 part "examples in the documentation"

@@ -60,8 +60,8 @@ pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(60);
 
 /// More at once in one process would measure how slow the machine is, not whether the locks work.
-static AT_ONCE: Semaphore = Semaphore::const_new(BOTH as usize);
-const BOTH: u32 = 2;
+static AT_ONCE: Semaphore = Semaphore::const_new(ALL as usize);
+const ALL: u32 = 3;
 
 /// The client that a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,13 +171,13 @@ impl Campaign {
         self.workers.contains(&Kind::Java)
     }
 
-    /// Runs the campaign to its end and reports each round on standard output. Two run at once in a process, or one
+    /// Runs the campaign to its end and reports each round on standard output. Three run at once in a process, or one
     /// with Java's workers; others wait for them.
     ///
     /// # Panics
     /// When the servers or the workers cannot be started.
     pub async fn run(&self) -> Tally {
-        let share = if self.has_java() { BOTH } else { 1 };
+        let share = if self.has_java() { ALL } else { 1 };
         let turn = AT_ONCE.acquire_many(share).await;
         let _turn = turn.expect("it is never closed");
         let ground = Arc::new(Ground::prepare(self).await);
@@ -271,7 +271,11 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
     while let Some(ended) = nemesis.join_next().await {
         ended.expect("the nemesis does not panic");
     }
-    quiet::come_home(ground, &weather, actors).await;
+    let limit = match of.meddling[..] {
+        [] => quiet::HOMECOMING,
+        _ => quiet::SHORT_HOMECOMING,
+    };
+    quiet::come_home(ground, &weather, actors, limit).await;
     quiet::look_for_leftovers(ground).await;
     ground.recorder.take()
 }

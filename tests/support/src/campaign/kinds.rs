@@ -37,15 +37,6 @@ pub const JAVA: &[LockKind] = &[
     LockKind::Spin,
 ];
 
-/// The kinds of the plain client of the controls.
-pub const PLAIN: &[LockKind] = &[
-    LockKind::Lock,
-    LockKind::Fair,
-    LockKind::Read,
-    LockKind::Write,
-    LockKind::Fenced,
-];
-
 /// The kinds that Rust and Java can share.
 #[must_use]
 pub fn shared() -> Vec<LockKind> {

@@ -16,7 +16,9 @@ use crate::server::RedisServer;
 
 /// Longer than the longest plan, an unreachable server's time-out, a signal's lag, and the places of dead waiters in the
 /// queue of a fair lock.
-const HOMECOMING: Duration = Duration::from_secs(30);
+pub(super) const HOMECOMING: Duration = Duration::from_secs(30);
+/// The same when there were wrong clients, because of which somebody may wait for ever.
+pub(super) const SHORT_HOMECOMING: Duration = Duration::from_secs(5);
 /// How much longer than a lease repeated releases and the linger of a subscription take.
 const FADING: Duration = Duration::from_millis(4_100);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -59,11 +61,16 @@ pub(super) async fn sample(ground: Arc<Ground>, names: Vec<String>, weather: Wat
     }
 }
 
-/// Waits until all owners have finished, and says which did not.
-pub(super) async fn come_home(ground: &Ground, weather: &Weather, mut actors: JoinSet<()>) {
+/// Waits until all owners have finished, for `limit` at most, and says which did not.
+pub(super) async fn come_home(
+    ground: &Ground,
+    weather: &Weather,
+    mut actors: JoinSet<()>,
+    limit: Duration,
+) {
     sleep(Duration::from_millis(500)).await;
     weather.call_home();
-    let end = Instant::now() + HOMECOMING;
+    let end = Instant::now() + limit;
     while let Ok(Some(ended)) = tokio::time::timeout_at(end, actors.join_next()).await {
         ended.expect("an owner does not panic");
     }
