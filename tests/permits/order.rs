@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::Lease;
+use watchlock::{Backoff, Client, Lease};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
 
-use crate::common::{LONG, ms, poll_once, soon, without_polls};
+use crate::common::{LONG, ms, poll_once, script, soon, without_polls};
 use crate::{Kind, NAME, Scene, once};
 
 const NEEDS: &str = "watchlock_needs:{imports}";
@@ -18,6 +19,7 @@ for_both! {
     a_single_try_overtakes_nobody_who_waits_in_its_client,
     an_older_request_of_another_client_is_first_whatever_it_asks_for,
     a_request_that_leaves_lets_the_younger_ones_in,
+    a_note_that_comes_behind_the_grant_is_removed,
     a_request_for_all_permits_does_not_starve,
 }
 
@@ -62,6 +64,31 @@ async fn a_single_try_overtakes_nobody_who_waits_in_its_client<K: Kind>() {
     assert!(once(&of).await.is_some());
     drop(got);
     scene.all_are_free::<K>(3).await;
+}
+
+/// A server that does not know the script of the note gets its text a round trip later.
+async fn a_note_that_comes_behind_the_grant_is_removed<K: Kind>() {
+    let scene = Scene::new().await;
+    let of = K::of(&scene.client, NAME).with_permits(1);
+    let held = of.acquire().await.unwrap();
+    let proxy = Proxy::to(&scene.server);
+    let note = Match::script(&script("permits/note.lua"));
+    let late = proxy.inject(Fault::DelayReply(ms(200))).on(note).arm();
+    let often = Backoff::new().base(ms(10)).cap(ms(20));
+    let client = Client::builder(&proxy.url()).backoff(often).connect();
+    let client = client.await.unwrap();
+    let waits = K::of(&client, NAME);
+    let waits = tokio::spawn(async move { waits.acquire().await });
+    eventually("it leaves a note", LONG, async || late.fired() > 0).await;
+    held.release().await.unwrap();
+    let got = soon(waits).await.unwrap().unwrap();
+    // By itself it ends after three seconds.
+    eventually("no note keeps others out", ms(1_500), async || {
+        !scene.server.exists(NEEDS).await && scene.server.calls_of("hset").await > 0
+    })
+    .await;
+    got.release().await.unwrap();
+    scene.all_are_free::<K>(1).await;
 }
 
 async fn an_older_request_of_another_client_is_first_whatever_it_asks_for<K: Kind>() {

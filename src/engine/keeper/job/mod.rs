@@ -460,11 +460,19 @@ impl NameJob {
                 return now;
             }
             (self.note_left, self.note_at) = (now, now + NOTE_AGAIN);
-            let core = &self.keeper.core;
+            let core = Arc::clone(&self.keeper.core);
             let (waited, note) = (first.request.since.until(now), self.note(kind));
-            if let Some(sent) = self.send_note(kind, waited, note) {
-                // If it is lost, the next one makes up for it.
-                tokio::spawn(own(sent.within(core.config.command_timeout)));
+            if let Some(sent) = send_note(&core, kind, waited, note) {
+                let kind = kind.clone();
+                tokio::spawn(own(async move {
+                    // If it is lost, the next one makes up for it.
+                    let left = sent.within(core.config.command_timeout).await.is_ok();
+                    // When its text had to be sent, it came behind a try that was granted and found no note to remove.
+                    let waits = |gate: &mut Gate<_>| gate.has_writer_waits();
+                    if left && !core.gates.with(kind.names(), waits) {
+                        remove(&core, &kind).await;
+                    }
+                }));
             }
         }
         self.note_at
@@ -485,28 +493,13 @@ impl NameJob {
             return;
         };
         let core = Arc::clone(&self.keeper.core);
-        let sent = self.send_note(&kind, Duration::ZERO, Duration::ZERO);
+        let removed = remove(&core, &kind);
         tokio::spawn(own(async move {
-            if let Some(sent) = sent {
-                // If it is lost, the note ends by its TTL.
-                let _ = sent.within(core.config.command_timeout).await;
-            }
+            removed.await;
             let names = kind.names();
             core.gates
                 .with(names, |gate| gate.writer_waits_withdrawn(since));
         }));
-    }
-
-    /// Sends a note at once on the connection of the tries: a try that follows finds it, and removes it if it is granted.
-    /// A new note arrives behind the removal of the one before.
-    fn send_note(&self, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
-        let core = &self.keeper.core;
-        let commands = &kind.commands;
-        let call = commands.mark(kind.names(), &core.client, waited, note)?;
-        let pending = Pending::start(&core.keeper_fleet, call.in_order());
-        // The first poll sends it.
-        let _ = pending.clone().now_or_never();
-        Some(pending)
     }
 
     /// Ends the job. Another one may have begun for the name.
@@ -539,6 +532,29 @@ async fn is_due(places: Option<&QueuePlaces>, core: &Core) {
     match places {
         Some(places) => places.is_due(core).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Sends a note at once on the connection of the tries: a try that follows finds it, and removes it if it is granted. A new
+/// note arrives behind the removal of the one before.
+fn send_note(core: &Core, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
+    let call = kind
+        .commands
+        .mark(kind.names(), &core.client, waited, note)?;
+    let pending = Pending::start(&core.keeper_fleet, call.in_order());
+    // The first poll sends it.
+    let _ = pending.clone().now_or_never();
+    Some(pending)
+}
+
+/// Sends the removal of a note at once; the future awaits its answer. If it is lost, the note ends by its TTL.
+fn remove(core: &Core, kind: &Kind) -> impl Future<Output = ()> + use<> {
+    let sent = send_note(core, kind, Duration::ZERO, Duration::ZERO);
+    let limit = core.config.command_timeout;
+    async move {
+        if let Some(sent) = sent {
+            let _ = sent.within(limit).await;
+        }
     }
 }
 

@@ -168,11 +168,28 @@ impl<'a> Model<'a> {
         let (mut end, mut why) = self.claimed_until(hold);
         for (when, name, _) in &self.deleted {
             let ours = name.is_none_or(|name| hold.has(name));
-            if ours && when.until >= first.from && when.from < end {
+            let hit = when.until >= first.from || self.may_be_passed_on(hold, *when);
+            if ours && hit && when.from < end {
                 (end, why) = (when.from, End::Deleted);
             }
         }
         (Span::new(first.until, end.max(first.until)), why)
+    }
+
+    /// Whether a hold of the same client, of which data was deleted, may have been passed on to this one: with two thirds of
+    /// its lease left, which count from before.
+    fn may_be_passed_on(&self, hold: &Hold, when: Span) -> bool {
+        let settings = &self.settings;
+        let spent = ns(settings.watchdog_lease) / 3 + ns(settings.scheduling);
+        let was_there = |other: &Hold| {
+            let began = self.first(other).span.from;
+            began <= when.until && self.claimed_until(other).0 >= when.from
+        };
+        let mut of_client = self.holds.iter().filter(|other| {
+            (other.client, other.name) == (hold.client, hold.name) && !std::ptr::eq(*other, hold)
+        });
+        let granted = self.first(hold).span.until;
+        granted.saturating_sub(when.from) <= spent && of_client.any(was_there)
     }
 
     /// The earliest of what ends a claim.

@@ -575,6 +575,25 @@ fn a_hold_may_be_deleted_while_its_acquire_is_under_way_and_not_behind_its_loss(
     lost(deleted(), 10, 15).breaks(&[Invariant::I8]);
 }
 
+/// The client does not ask Redis when it passes a hold on.
+#[test]
+fn a_hold_that_was_passed_on_may_have_been_deleted_before() {
+    let deleted = Record::Deleted {
+        from: 100 * MS,
+        until: 101 * MS,
+        name: None,
+    };
+    let story = story().lock(1, (0, 5), 1).and(deleted);
+    // That is a fault, too.
+    let story = story.fault(100, 101, Scope::All);
+    let story = story.lock(2, (102, 104), 1).unlock(2, (190, 191), 0);
+    let story = story.unlock(1, (105, 106), 0);
+    let who = (1, 1);
+    let story = story.op(who, lock(None), (102, 107), Outcome::Acquired(1));
+    let story = story.op(who, Call::Release, (700, 701), Outcome::Released(0));
+    story.breaks(&[]);
+}
+
 #[test]
 fn deleted_data_ends_a_window_and_is_learnt() {
     let deleted = || {
