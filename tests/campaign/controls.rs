@@ -313,20 +313,20 @@ async fn row(flaw: Option<Flaw>) -> Report {
 
 async fn play(part: Flaw, flaw: Option<Flaw>) -> Report {
     match part {
-        Flaw::UnlockWithoutOwnerCheck => late_unlock(flaw).await,
-        Flaw::IncrementRepeated => lost_reply(flaw).await,
+        Flaw::UnlockWithoutOwnerCheck => Box::pin(late_unlock(flaw)).await,
+        Flaw::IncrementRepeated => Box::pin(lost_reply(flaw)).await,
         Flaw::ValidityFromReply
         | Flaw::NoRetryAfterSubscribing
-        | Flaw::RenewalWithoutOwnerCheck => scenes(flaw).await,
-        Flaw::CancelledAcquireLeft => cancelled(flaw).await,
-        Flaw::NoLostSignal => cut_off(flaw).await,
-        Flaw::DroppedGuardForgotten => dropped(flaw).await,
-        Flaw::TokenForgotten => tokens(flaw).await,
-        Flaw::ReaderBesideWriter => beside_writer(flaw).await,
-        Flaw::ReadReleaseForAll => among_readers(flaw).await,
-        Flaw::StackForQueue => queue(flaw).await,
-        Flaw::TaintedPassedOn => late_acquire(flaw).await,
-        Flaw::RowWithoutEnd => row(flaw).await,
+        | Flaw::RenewalWithoutOwnerCheck => Box::pin(scenes(flaw)).await,
+        Flaw::CancelledAcquireLeft => Box::pin(cancelled(flaw)).await,
+        Flaw::NoLostSignal => Box::pin(cut_off(flaw)).await,
+        Flaw::DroppedGuardForgotten => Box::pin(dropped(flaw)).await,
+        Flaw::TokenForgotten => Box::pin(tokens(flaw)).await,
+        Flaw::ReaderBesideWriter => Box::pin(beside_writer(flaw)).await,
+        Flaw::ReadReleaseForAll => Box::pin(among_readers(flaw)).await,
+        Flaw::StackForQueue => Box::pin(queue(flaw)).await,
+        Flaw::TaintedPassedOn => Box::pin(late_acquire(flaw)).await,
+        Flaw::RowWithoutEnd => Box::pin(row(flaw)).await,
     }
 }
 

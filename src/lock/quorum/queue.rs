@@ -106,10 +106,11 @@ impl NameQueue {
     /// Publishes what is new to all waiters. `Closed` is final.
     pub(super) fn publish(&self, news: LockNews) {
         self.news.send_if_modified(|before| {
-            let is_new = match (&*before, &news) {
-                (LockNews::Closed, _) | (LockNews::Busy, LockNews::Busy) => false,
-                _ => true,
-            };
+            let known = (&*before, &news);
+            let is_new = !matches!(
+                known,
+                (LockNews::Closed, _) | (LockNews::Busy, LockNews::Busy)
+            );
             if is_new {
                 *before = news;
             }
