@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs all tests, and prints the ten slowest at the end.
 #
-# Most tests wait most of their time, so suites (tests/NAME/main.rs) run five at a time, the longest first, and with them
+# Most tests wait most of their time, so suites (tests/NAME/main.rs) run four at a time, the longest first, and with them
 # the tests of the other crates. Those of ALONE need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
 # one that takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
 #
@@ -125,8 +125,8 @@ suites() {
     echo "metrics $metrics"
 }
 # shellcheck disable=SC2016 # for the inner shell
-suites | xargs -P 5 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
-part "suites, five at a time"
+suites | xargs -P 4 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
+part "suites, four at a time"
 for name in $ALONE; do
     run "$name" $CARGO test --test "$name" --
 done
