@@ -2,8 +2,9 @@
 # Runs all tests, and prints the ten slowest at the end.
 #
 # Most tests wait most of their time, so suites (tests/NAME/main.rs) run four at a time, the longest first, and with them
-# the tests of the other crates. Those of ALONE need the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended;
-# one that takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
+# the tests of the other crates. Those of ALONE need the processors for themselves, and follow. What a suite says is kept,
+# and shown when it fails, hangs or is ended; one that takes SUITE_MINUTES hangs, and its output names the test. Ends with
+# a non-zero status if anything failed.
 #
 # Its builds have no debug information and are not incremental, as in CI: from nothing, both take longer than they save.
 #

@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use watchlock::{Backoff, Clock, Error, Lease, QuorumBuilder, QuorumLock, Ttl};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
+use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
-use crate::{Five, end, try_once};
+use crate::{Five, end, of, try_once};
 
 /// Polls once a minute: whatever happens sooner was not a poll. So it must hear the answers of all nodes, also on a machine
 /// that stands still for a moment.
@@ -355,6 +357,61 @@ async fn a_wait_does_not_fail_because_the_process_stood_still() {
     }
     let failed = soon(waiting).await.unwrap();
     assert!(matches!(failed, Err(Error::NoQuorum { .. })), "{failed:?}");
+}
+
+/// Rounds may take longer than anything in them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_fails_when_all_rounds_take_long() {
+    let five = Five::start();
+    let proxies: Vec<_> = five.0[..3].iter().map(Proxy::to).collect();
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let often = Backoff::new().base(ms(20)).cap(ms(20));
+    let builder = of(&urls).backoff(often).connect_timeout(ms(200));
+    let builder = builder.command_timeout(ms(800)).node_timeout(ms(800));
+    let quorum = builder.unavailable_after(ms(2_000)).connect();
+    let quorum = quorum.await.unwrap();
+    let lock = quorum.get_lock("x");
+    end(lock.lock().await.unwrap()).await;
+    proxies[0].latency(ms(650));
+    let silent = &five.0[1..3];
+    silent.iter().for_each(RedisServer::freeze);
+    let failed = soon(lock.lock()).await;
+    silent.iter().for_each(RedisServer::resume);
+    assert!(matches!(failed, Err(Error::NoQuorum { .. })), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_behind_a_refusal_is_refused_and_not_told_busy() {
+    let five = Five::start();
+    let proxies: Vec<_> = five.0[..3].iter().map(Proxy::to).collect();
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let often = Backoff::new().base(ms(20)).cap(ms(20));
+    let quorum = of(&urls).backoff(often).connect().await.unwrap();
+    let holder = of(&five.urls()[..3]).connect().await.unwrap();
+    let held = holder.get_lock("x").lock().await.unwrap();
+    let lock = quorum.get_lock("x");
+    let (waits, behind) = (lock.clone(), lock.clone());
+    let waits = tokio::spawn(async move { waits.lock().await });
+    let behind = tokio::spawn(async move { behind.lock().await });
+    eventually("it knows that it is busy", LONG, async || {
+        five.0[0].calls_of("evalsha").await > 2
+    })
+    .await;
+    let text = "NOPERM User default has no permissions to run the 'evalsha' command";
+    let refuses = |proxy: &Proxy| {
+        let fault = proxy.inject(Fault::Answer(text.to_owned()));
+        fault.on(Match::command("EVALSHA")).always().arm()
+    };
+    let refused: Vec<_> = proxies.iter().map(refuses).collect();
+    let first = soon(waits).await.unwrap();
+    assert!(matches!(first, Err(Error::Denied { .. })), "{first:?}");
+    let single = lock.try_lock(Duration::ZERO, Lease::Watchdog).await;
+    assert!(matches!(single, Err(Error::Denied { .. })), "{single:?}");
+    let second = soon(behind).await.unwrap();
+    assert!(matches!(second, Err(Error::Denied { .. })), "{second:?}");
+    drop(refused);
+    proxies.iter().for_each(Proxy::heal);
+    end(held).await;
 }
 
 /// The one that comes second may look at the owner just before the first is granted, and queue just behind that.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use watchlock::Lease;
+use watchlock::{Client, Clock, Lease};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
@@ -44,6 +44,35 @@ async fn a_writer_gets_in_among_overlapping_readers() {
     for reader in readers {
         soon(reader).await.unwrap();
     }
+    clean(&server).await;
+}
+
+/// The mark of the one before is removed; that of the next comes sooner than one that is left again after a second.
+#[tokio::test]
+async fn a_writer_behind_one_that_gave_up_is_marked_soon() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let client = Client::builder(&server.url()).clock(clock).connect();
+    let client = client.await.unwrap();
+    ahead.stop();
+    let lock = client.get_read_write_lock("x");
+    let reading = lock.read_lock().lock().await.unwrap();
+    let marked = async |is: bool| {
+        eventually("as it should be", LONG, async || {
+            server.exists(MARKS).await == is
+        })
+        .await;
+    };
+    for _ in 0..5 {
+        let write = lock.write_lock();
+        let waits = tokio::spawn(async move { write.lock().await });
+        marked(true).await;
+        waits.abort();
+        marked(false).await;
+        ahead.advance(ms(100));
+    }
+    reading.unlock().await.unwrap();
+    drop(client);
     clean(&server).await;
 }
 

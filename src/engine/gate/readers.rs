@@ -475,6 +475,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some((note.kind.clone(), note.since))
     }
 
+    /// Whether Redis may have a note that is needed.
+    pub(crate) fn needs_note(&self) -> bool {
+        let note = self.writer_waits.as_ref();
+        note.is_some_and(|note| !note.withdrawn)
+    }
+
     /// The note that was first left at `since` is removed from Redis, or ends by itself.
     pub(crate) fn writer_waits_withdrawn(&mut self, since: Moment) {
         self.writer_waits

@@ -338,7 +338,10 @@ async fn make_rounds(
             None => trying.await,
         };
         let now = nodes.now();
-        let reported_before = std::mem::replace(&mut rounds.reported_at, now);
+        let ended_before = std::mem::replace(&mut rounds.ended_at, now);
+        if !matches!(tried, Tried::Failed(_)) {
+            rounds.reported_at = now;
+        }
         match tried {
             Tried::Got(level) => {
                 rounds.got(now, nodes.poll());
@@ -349,7 +352,13 @@ async fn make_rounds(
                 queue.publish(LockNews::Busy);
                 return Decision::Got(level.into_guard());
             }
-            Tried::Failed(error) => return Decision::Failed(error),
+            Tried::Failed(error) => {
+                // A round that was cut says nothing to others. One that was refused is no "busy".
+                if !matches!(error, Error::NoQuorum { .. }) {
+                    queue.publish(LockNews::Nothing);
+                }
+                return Decision::Failed(error);
+            }
             Tried::Busy(found) => {
                 queue.publish(LockNews::Busy);
                 rounds.busy(began, now, nodes.poll(), &found);
@@ -359,7 +368,7 @@ async fn make_rounds(
             }
             Tried::NoQuorum(error) => {
                 // While no rounds were made, as when the process stood still, nobody knows whether there was a quorum.
-                let is_known = reported_before.until(now) <= nodes.between_rounds(request.lease);
+                let is_known = ended_before.until(now) <= nodes.between_rounds(request.lease);
                 let since = queue.publish_failure(error.clone(), now, is_known);
                 rounds.retry.no_quorum(now, nodes.poll());
                 if let Some(decision) = failed(nodes, request, &error, since) {

@@ -206,11 +206,12 @@ impl QuorumNodes {
         cap.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
-    /// How long after a round that found nothing the next one ends, at the most.
+    /// How long after a round that found nothing the next one ends, at the most: a pause, connecting, first answers, the
+    /// others, a token, and giving back, some of which are awaited twice.
     pub(super) fn between_rounds(&self, lease: Lease) -> Duration {
         let config = self.config();
         let answers = config.command_timeout.max(self.timeout_of(lease));
-        2 * config.backoff.cap_delay() + config.connect_timeout + answers
+        2 * (config.backoff.cap_delay() + config.connect_timeout) + 5 * answers
     }
 
     /// The places of the nodes to ask: all that are not silent, or all if those are too few.

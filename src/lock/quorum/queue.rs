@@ -63,6 +63,7 @@ impl Queues {
                 listeners: None,
                 retry: Retry::new(needed),
                 pauses: Pauses::new(),
+                ended_at: Moment::default(),
                 reported_at: Moment::default(),
             }),
             news: watch::Sender::new(LockNews::Nothing),
@@ -137,6 +138,8 @@ pub(super) struct Rounds {
     pub(super) retry: Retry,
     pauses: Pauses,
     /// When the last round ended.
+    pub(super) ended_at: Moment,
+    /// When the last round ended whose outcome all waiters see.
     pub(super) reported_at: Moment,
 }
 

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use self::fair::QueuePlaces;
 pub(super) use self::latch::watch_latch;
@@ -52,6 +53,7 @@ use crate::engine::keeper::shared::Keeper;
 use crate::host::own;
 use crate::log::log;
 use crate::names::Names;
+use crate::script::Reply;
 
 /// For how many waiters with a place in a queue of Redis' the job listens: for the next, and the one behind it.
 const LISTENS_FOR: usize = 2;
@@ -82,6 +84,7 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
         job,
         note_at: Moment::default(),
         note_left: Moment::default(),
+        left: None,
         noted: 0,
         self_check_at: Moment::default(),
     };
@@ -113,6 +116,8 @@ struct NameJob {
     /// When to leave the note again that a request waits.
     note_at: Moment,
     note_left: Moment,
+    /// The note that was left last.
+    left: Option<(Kind, Pending)>,
     /// The number of the ticket whose request for permits the note is about.
     noted: u64,
     /// When to look again for a task that waits for itself.
@@ -138,11 +143,19 @@ impl NameJob {
         // In a queue of Redis', the next waiter listens to another channel.
         let listening = self.listening.is_live() && self.places.is_none();
         // Under one lock: without a job nobody would remove the note. What is sent from here on comes behind the removal.
-        let (step, note) = self.keeper.core.at(&self.names, now, |gate, effects| {
+        let (step, note, waits) = self.keeper.core.at(&self.names, now, |gate, effects| {
             let step = gate.step(listening, effects);
-            (step, gate.withdraw_writer_waits())
+            let note = gate.withdraw_writer_waits();
+            (step, note, gate.needs_note())
         });
+        if note.is_some() {
+            // The next writer's need not wait for as long as one that is left again.
+            self.note_at = self.note_at.min(self.note_left + OLD);
+        }
         self.remove_note(note);
+        if !waits {
+            self.remove_late_note();
+        }
         match step {
             Step::FinishAttempt(hold, command, since) => {
                 if let Some(outcome) = self.outcome(&command, since).await {
@@ -460,19 +473,12 @@ impl NameJob {
                 return now;
             }
             (self.note_left, self.note_at) = (now, now + NOTE_AGAIN);
-            let core = Arc::clone(&self.keeper.core);
+            let core = &self.keeper.core;
             let (waited, note) = (first.request.since.until(now), self.note(kind));
-            if let Some(sent) = send_note(&core, kind, waited, note) {
-                let kind = kind.clone();
-                tokio::spawn(own(async move {
-                    // If it is lost, the next one makes up for it.
-                    let left = sent.within(core.config.command_timeout).await.is_ok();
-                    // When its text had to be sent, it came behind a try that was granted and found no note to remove.
-                    let waits = |gate: &mut Gate<_>| gate.has_writer_waits();
-                    if left && !core.gates.with(kind.names(), waits) {
-                        remove(&core, &kind).await;
-                    }
-                }));
+            if let Some(sent) = send_note(core, kind, waited, note) {
+                self.left = Some((kind.clone(), sent.clone()));
+                // If it is lost, the next one makes up for it.
+                tokio::spawn(own(sent.within(core.config.command_timeout)));
             }
         }
         self.note_at
@@ -488,18 +494,40 @@ impl NameJob {
     }
 
     /// Removes a note from Redis, if there is one, and then from the gate.
-    fn remove_note(&self, note: Option<(Kind, Moment)>) {
+    fn remove_note(&mut self, note: Option<(Kind, Moment)>) {
         let Some((kind, since)) = note else {
             return;
         };
         let core = Arc::clone(&self.keeper.core);
         let removed = remove(&core, &kind);
+        let late = self.remove_late_note();
         tokio::spawn(own(async move {
             removed.await;
+            if let Some(late) = late {
+                let _ = late.await;
+            }
             let names = kind.names();
             core.gates
                 .with(names, |gate| gate.writer_waits_withdrawn(since));
         }));
+    }
+
+    /// Removes a note that is not needed any more, if its command was not answered yet. A server that does not know the
+    /// script gets its text now, behind the grant, or the removal, which found no note.
+    fn remove_late_note(&mut self) -> Option<JoinHandle<()>> {
+        let (kind, sent) = self.left.take()?;
+        if sent.clone().now_or_never().is_some() {
+            return None;
+        }
+        let core = Arc::clone(&self.keeper.core);
+        Some(tokio::spawn(own(async move {
+            let left = sent.within(core.config.command_timeout).await;
+            // Any other answer says that it left none.
+            let is_there = left.is_ok_and(|left| matches!(left.reply, Reply::Done(_)));
+            if is_there && !core.gates.with(kind.names(), |gate| gate.needs_note()) {
+                remove(&core, &kind).await;
+            }
+        })))
     }
 
     /// Ends the job. Another one may have begun for the name.
