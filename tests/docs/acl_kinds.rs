@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use watchlock::{Client, Error, Lease, Lock};
 use watchlock_support::server::RedisServer;
 
@@ -122,42 +123,46 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
 
 #[tokio::test]
 async fn the_rights_of_a_kinds_row_are_enough_and_each_is_needed() {
-    for (kind, get, rival) in KINDS {
-        let server = RedisServer::start();
-        let operator = Client::builder(&server.url()).key_prefix("app:");
-        let operator = operator.connect().await.unwrap();
-        let (mut more, less) = documented(kind);
-        let mut rights = documented_rights();
-        rights.retain(|right| !less.contains(right));
-        assert_eq!(
-            rights.len() + less.len(),
-            documented_rights().len(),
-            "{kind}"
-        );
-        rights.extend(&more);
-        let enough = client(&server, "enough", &rights).await;
-        let lived = tokio::time::timeout(LONG, live(get, rival, &enough, &operator)).await;
-        let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
-        assert!(lived.is_ok(), "{kind}: {lived:?}");
+    // Each takes seconds, in which it waits.
+    let rows = KINDS.map(|(kind, get, rival)| row(kind, get, rival));
+    join_all(rows).await;
+}
 
-        more.retain(|right| kind != "fair" || !RARE.contains(right));
-        more.retain(|right| kind != "write" || !QUIET.contains(right));
-        more.retain(|right| kind != "read" || !QUIET.contains(right) || *right == "+set");
-        for (number, missing) in more.into_iter().enumerate() {
-            let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
-            let user = format!("without-{number}");
-            let limited = client(&server, &user, &fewer).await;
-            server.cmd(&["FLUSHALL"]).await;
-            let lived = tokio::time::timeout(LONG, live(get, rival, &limited, &operator)).await;
-            let reported = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
-            assert!(reported, "{kind} without {missing}: {lived:?}");
-            for key in server.keys().await {
-                assert_ne!(
-                    server.pttl(&key).await,
-                    -1,
-                    "{kind} without {missing}: {key}"
-                );
-            }
+async fn row(kind: &str, get: Get, rival: Get) {
+    let server = RedisServer::start();
+    let operator = Client::builder(&server.url()).key_prefix("app:");
+    let operator = operator.connect().await.unwrap();
+    let (mut more, less) = documented(kind);
+    let mut rights = documented_rights();
+    rights.retain(|right| !less.contains(right));
+    assert_eq!(
+        rights.len() + less.len(),
+        documented_rights().len(),
+        "{kind}"
+    );
+    rights.extend(&more);
+    let enough = client(&server, "enough", &rights).await;
+    let lived = tokio::time::timeout(LONG, live(get, rival, &enough, &operator)).await;
+    let lived = lived.unwrap_or_else(|_| panic!("{kind} hangs"));
+    assert!(lived.is_ok(), "{kind}: {lived:?}");
+
+    more.retain(|right| kind != "fair" || !RARE.contains(right));
+    more.retain(|right| kind != "write" || !QUIET.contains(right));
+    more.retain(|right| kind != "read" || !QUIET.contains(right) || *right == "+set");
+    for (number, missing) in more.into_iter().enumerate() {
+        let fewer: Vec<_> = rights.iter().copied().filter(|r| *r != missing).collect();
+        let user = format!("without-{number}");
+        let limited = client(&server, &user, &fewer).await;
+        server.cmd(&["FLUSHALL"]).await;
+        let lived = tokio::time::timeout(LONG, live(get, rival, &limited, &operator)).await;
+        let reported = matches!(lived, Ok(Err(Error::Denied { .. } | Error::Lost { .. })));
+        assert!(reported, "{kind} without {missing}: {lived:?}");
+        for key in server.keys().await {
+            assert_ne!(
+                server.pttl(&key).await,
+                -1,
+                "{kind} without {missing}: {key}"
+            );
         }
     }
 }

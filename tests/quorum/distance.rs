@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use watchlock::{Clock, Error, Lease, Quorum, QuorumBuilder};
+use tokio::task::JoinSet;
+use watchlock::{Backoff, Clock, Error, Lease, Quorum, QuorumBuilder};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms};
-use crate::{end, try_once};
+use crate::{end, of, try_once};
 
 /// Three servers at a distance.
 struct Far {
@@ -126,4 +127,38 @@ async fn an_error_names_the_setting_that_is_too_short() {
     assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("node_timeout (20ms)"), "{source}");
+}
+
+/// A caller has the turn for a moment only when others come faster than a round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_waits_far_away_do_not_end_each_others_rounds() {
+    let far = Far::start(Duration::ZERO);
+    let often = Backoff::new().base(ms(20)).cap(ms(20));
+    let builder = far.builder().backoff(often).node_timeout(ms(2_000));
+    let quorum = builder.command_timeout(ms(600)).connect().await.unwrap();
+    let near: Vec<_> = far.servers.iter().map(RedisServer::url).collect();
+    let near = of(&near).connect().await.unwrap();
+    end(quorum.get_lock("x").lock().await.unwrap()).await;
+    let mut held = Some(near.get_lock("x").lock().await.unwrap());
+    far.move_to(ms(300));
+    let mut tries = JoinSet::new();
+    let mut got = false;
+    for number in 0..500 {
+        let lock = quorum.get_lock("x");
+        tries.spawn(async move {
+            let tried = lock.try_lock(ms(600), Lease::Watchdog).await;
+            matches!(tried, Ok(Some(_)))
+        });
+        tokio::time::sleep(ms(20)).await;
+        if number == 75 {
+            end(held.take().unwrap()).await;
+        }
+        while let Some(ended) = tries.try_join_next() {
+            got |= ended.unwrap();
+        }
+        if got {
+            break;
+        }
+    }
+    assert!(got, "nobody got a free lock");
 }

@@ -317,8 +317,10 @@ async fn make_rounds(
         let decided = (rounds.reported_at >= request.since)
             .then(|| known(&queue.news().borrow()))
             .flatten();
+        let goes_on = rounds.under_way.as_ref();
+        let goes_on = goes_on.is_some_and(|begun| begun.is_for(request));
         let is_due = async {
-            if request.patience != Patience::Once {
+            if !goes_on && request.patience != Patience::Once {
                 until_due(rounds, nodes, request).await;
             }
         };
@@ -327,9 +329,11 @@ async fn make_rounds(
             Some(decision) if is_over => return decision,
             other => other,
         };
-        rounds.retry.begins();
+        if !goes_on {
+            rounds.retry.begins();
+        }
         let began = nodes.now();
-        let trying = round(nodes, request);
+        let trying = round(nodes, request, &mut rounds.under_way);
         let tried = match decided {
             Some(decision) => match nodes.by(end, trying).await {
                 Some(tried) => tried,

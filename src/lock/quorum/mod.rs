@@ -7,6 +7,7 @@
 //! acquiring ([`acquire`]), repair ([`repair`]), handles and owners ([`handle`]).
 
 mod acquire;
+mod ballot;
 mod handle;
 mod listeners;
 mod node;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::rules::{NodeTimeout, is_long};
@@ -67,6 +68,9 @@ pub(super) enum NodeAnswer {
     /// Somebody else has the lock there, until then if known.
     Busy(Option<Moment>),
 }
+
+/// A try at one node, with its place.
+pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
 impl QuorumNode {
     /// A node with this run id, or none if it was not reached yet.

@@ -7,13 +7,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use super::node::{NodeAnswer, QuorumNode};
+use super::node::{NodeTry, QuorumNode};
 use super::queue::{AcquireRequest, NameQueue, Queues};
 use super::rules::{NodeTimeout, RestartDelay};
 use crate::backend::{Connected, Failure, Timers};
@@ -30,9 +29,6 @@ use crate::log::log;
 
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
-
-/// A try at one node, with its place.
-pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
 
 pub(super) struct HoldToRepair {
     pub(super) hold: Weak<Composite>,

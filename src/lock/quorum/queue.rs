@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::ballot::UnderWay;
 use super::listeners::Listeners;
 use super::node::QuorumNode;
 use super::retry::Retry;
@@ -61,6 +62,7 @@ impl Queues {
             queues: Arc::clone(self),
             turn: tokio::sync::Mutex::new(Rounds {
                 listeners: None,
+                under_way: None,
                 retry: Retry::new(needed),
                 pauses: Pauses::new(),
                 ended_at: Moment::default(),
@@ -135,6 +137,8 @@ impl NameQueue {
 pub(super) struct Rounds {
     /// Opened by the first caller that waits.
     listeners: Option<Listeners>,
+    /// The round that a caller left behind that had to return.
+    pub(super) under_way: Option<UnderWay>,
     pub(super) retry: Retry,
     pauses: Pauses,
     /// When the last round ended.

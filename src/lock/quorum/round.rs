@@ -1,7 +1,8 @@
 //! One round: a try at all nodes at once.
 //!
 //! 1. It ends as soon as no further answer can change its outcome. Each node has a time-out of its own, which begins once
-//!    there is a connection to it. A round ends before its caller returns, whatever is still to be answered.
+//!    there is a connection to it. When its caller has to return before the outcome is certain, the round goes on, and the
+//!    next caller in turn gets what it comes to: else, far away, callers that wait for a short time would end each other's.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
@@ -11,31 +12,27 @@
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 
+use super::ballot::{Ballot, NodeReport, Tries, UnderWay};
 use super::listeners::Listeners;
 use super::node::NodeAnswer;
-use super::nodes::{NodeTry, QuorumNodes};
+use super::nodes::QuorumNodes;
 use super::queue::AcquireRequest;
-use super::rules::{BusyNodes, RoundOutcome, Vote, VoteCount};
+use super::rules::{BusyNodes, RoundOutcome, Vote};
 use super::token;
 use crate::backend::Lane;
-use crate::clock::Moment;
 use crate::engine::gate::ticket::{GRACE, Patience};
 use crate::error::Error;
 use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::guard::LockGuard;
 use crate::lock::several::{Composite, CompositeLevel, take_ready};
 use crate::lock::view::HoldOfSeveral;
-
-type Tries = FuturesUnordered<NodeTry>;
 
 /// A hold that ends within this time does not subscribe for nodes that were busy.
 const SHORT_HOLD: Duration = Duration::from_millis(10);
@@ -50,57 +47,41 @@ pub(super) enum Tried {
     Failed(Error),
 }
 
-/// The answers to a round.
-struct Ballot<'a> {
-    nodes: &'a Arc<QuorumNodes>,
-    votes: VoteCount,
-    children: Vec<Option<LockGuard>>,
-    /// Grants of nodes that may not vote.
-    young: Vec<LockGuard>,
-    reports: Vec<NodeReport>,
-    refused: Option<Error>,
-}
-
-/// How a node answered, for the round and for the text of an error.
-#[derive(Clone)]
-enum NodeReport {
-    NotAsked,
-    /// It cannot be part of the quorum.
-    Unfit(&'static str),
-    NoAnswer,
-    Granted,
-    Young,
-    /// Until then, if known.
-    Busy(Option<Moment>),
-    Failed(Error),
-}
-
-impl<'a> Ballot<'a> {
-    fn new(nodes: &'a Arc<QuorumNodes>, asked: &[usize]) -> Self {
-        let all = nodes.all().len();
-        let unasked = |problem: Option<_>| problem.map_or(NodeReport::NotAsked, NodeReport::Unfit);
-        let reports = nodes.all().iter().map(|node| unasked(node.problem()));
-        let mut reports: Vec<_> = reports.collect();
-        for place in asked {
-            reports[*place] = NodeReport::NoAnswer;
-        }
-        let mut children = Vec::new();
-        children.resize_with(all, || None);
+impl UnderWay {
+    /// One try for `request` at every node that is worth asking.
+    fn begin(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Self {
+        let asked = nodes.worth_asking();
+        let unfit = nodes.all().iter().map(|node| node.problem());
+        let tries = asked
+            .iter()
+            .map(|place| nodes.try_once(*place, request.kind.clone(), request.lease));
         Self {
-            nodes,
-            votes: VoteCount::new(all, nodes.needed, asked.len()),
-            children,
-            young: Vec::new(),
-            reports,
-            refused: None,
+            tries: tries.collect(),
+            ballot: Ballot::new(unfit, &asked, nodes.needed),
+            began: nodes.now(),
+            lease: request.lease,
+            fenced: request.fenced,
         }
     }
 
+    /// Whether it is one for `request`, and says how the lock is, not how it was before that.
+    pub(super) fn is_for(&self, request: &AcquireRequest) -> bool {
+        let same = (self.lease, self.fenced) == (request.lease, request.fenced);
+        same && self.began >= request.since
+    }
+}
+
+impl Ballot {
     /// Counts the answer of one node. Returns the outcome once it is certain.
-    fn count(&mut self, place: usize, answer: Result<NodeAnswer, Error>) -> Option<RoundOutcome> {
-        self.nodes.note_answer(place, answer.as_ref().err());
+    fn count(
+        &mut self,
+        nodes: &Arc<QuorumNodes>,
+        place: usize,
+        answer: Result<NodeAnswer, Error>,
+    ) -> Option<RoundOutcome> {
+        nodes.note_answer(place, answer.as_ref().err());
         let (vote, report) = match answer {
-            Ok(NodeAnswer::Granted(child)) if self.nodes.may_vote(place, &child) => {
+            Ok(NodeAnswer::Granted(child)) if nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
                 (Vote::Yes, NodeReport::Granted)
             }
@@ -118,71 +99,45 @@ impl<'a> Ballot<'a> {
         self.reports[place] = report;
         self.votes.count(vote)
     }
-
-    /// The places of the nodes with such a report.
-    fn places(&self, is_such: fn(&NodeReport) -> bool) -> Vec<usize> {
-        let reports = self.reports.iter().enumerate();
-        let such = reports.filter(|(_, report)| is_such(report));
-        such.map(|(place, _)| place).collect()
-    }
-
-    fn found_busy(&self) -> BusyNodes {
-        let grants = self.reports.iter().zip(0..).map(|(report, place)| {
-            let grants = matches!(report, NodeReport::Granted | NodeReport::Young);
-            u16::from(grants) << place
-        });
-        BusyNodes {
-            some: self.children.iter().any(Option::is_some),
-            granted: grants.fold(0, std::ops::BitOr::bitor),
-            free_at: self.free_at(),
-        }
-    }
-
-    /// When the leases of enough other holders end, if nobody renews or releases.
-    fn free_at(&self) -> Moment {
-        let mut ends: Vec<_> = self
-            .reports
-            .iter()
-            .map(|report| match report {
-                NodeReport::Granted => Moment::default(),
-                NodeReport::Busy(Some(until)) => *until,
-                _ => Moment::NEVER,
-            })
-            .collect();
-        ends.sort_unstable();
-        ends[self.nodes.needed - 1]
-    }
-
-    fn no_quorum(&self, reached: usize) -> Error {
-        let servers = self.reports.iter().zip(1..);
-        let reports: Vec<_> = servers
-            .map(|(report, server)| format!("server {server}: {report}"))
-            .collect();
-        let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
-        Error::no_quorum(reached, self.nodes.needed, cause.into())
-    }
 }
 
-/// One try for `request` at every node that is worth asking.
-pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Tried {
+/// Goes on with the round that is `under_way` if that is one for `request`, or makes a new one.
+pub(super) async fn round(
+    nodes: &Arc<QuorumNodes>,
+    request: &AcquireRequest,
+    under_way: &mut Option<UnderWay>,
+) -> Tried {
     let limit = nodes.timeout_of(request.lease);
-    let asked = nodes.worth_asking();
-    let mut tries: Tries = asked
-        .iter()
-        .map(|place| nodes.try_once(*place, request.kind.clone(), request.lease))
-        .collect();
-    let mut ballot = Ballot::new(nodes, &asked);
-    let (began, command_timeout) = (nodes.now(), nodes.config().command_timeout);
+    let begun = under_way.take().filter(|begun| begun.is_for(request));
+    let begun = begun.unwrap_or_else(|| UnderWay::begin(nodes, request));
+    let begun = under_way.insert(begun);
+    let (began, command_timeout) = (begun.began, nodes.config().command_timeout);
     let returns_by = request.patience.returns_by(request.since, command_timeout);
     // Before its caller returns.
     let end = returns_by + GRACE / 2;
-    let first = nodes.by(end, first_answers(&mut tries, &mut ballot)).await;
+    let first = first_answers(nodes, &mut begun.tries, &mut begun.ballot);
+    let first = nodes.by(end, first).await;
     let is_cut = first.is_none();
-    let outcome = first.unwrap_or_else(|| ballot.votes.close());
+    let outcome = first.unwrap_or_else(|| begun.ballot.votes.close());
     // To connect may take longer than the caller waits. A timer that is late says that the process stood still.
     let now = nodes.now();
     let waited = began.until(now) >= command_timeout.max(limit) && now <= end + GRACE;
     let is_silence = is_cut && waited;
+    if let RoundOutcome::NoQuorum { reached } = outcome
+        && is_cut
+        && !is_silence
+    {
+        // It says nothing to others that its caller's wait ended in the middle of it.
+        return Tried::Failed(begun.ballot.no_quorum(reached));
+    }
+    let Some(UnderWay {
+        mut ballot,
+        mut tries,
+        ..
+    }) = under_way.take()
+    else {
+        return Tried::Failed(Error::Closed);
+    };
     if is_silence {
         for place in ballot.places(|report| matches!(report, NodeReport::NoAnswer)) {
             nodes.fell_silent(place);
@@ -190,7 +145,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     }
     if outcome == RoundOutcome::Got {
         take_ready(&mut tries, |(place, answer)| {
-            ballot.count(place, answer);
+            ballot.count(nodes, place, answer);
         })
         .await;
         let children = std::mem::take(&mut ballot.children);
@@ -198,7 +153,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
             return Tried::NoQuorum(ballot.no_quorum(0));
         };
         nodes.repair(level.hold(), request);
-        join_later(&ballot, request, level.hold(), tries, limit);
+        join_later(nodes, &ballot, request, level.hold(), tries, limit);
         return Tried::Got(level);
     }
     let waits_for_leases = outcome == RoundOutcome::Busy && request.patience != Patience::Once;
@@ -206,7 +161,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
         // A caller that waits until leases end needs to know those of all nodes, and the error says what each answered.
         let rest = async {
             while let Some((place, answer)) = tries.next().await {
-                ballot.count(place, answer);
+                ballot.count(nodes, place, answer);
             }
         };
         nodes.by(end, nodes.timers().within(limit, rest)).await;
@@ -220,11 +175,7 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
                 RoundOutcome::NoQuorum { reached } => reached,
                 _ => reached,
             };
-            match ballot.no_quorum(reached) {
-                // It says nothing to others that its caller's wait ended in the middle of it.
-                error if is_cut && !is_silence => Tried::Failed(error),
-                error => Tried::NoQuorum(error),
-            }
+            Tried::NoQuorum(ballot.no_quorum(reached))
         }
         RoundOutcome::Refused => Tried::Failed(ballot.refused.take().unwrap_or(Error::Closed)),
     };
@@ -237,9 +188,13 @@ pub(super) async fn round(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) ->
     tried
 }
 
-async fn first_answers(tries: &mut Tries, ballot: &mut Ballot<'_>) -> RoundOutcome {
+async fn first_answers(
+    nodes: &Arc<QuorumNodes>,
+    tries: &mut Tries,
+    ballot: &mut Ballot,
+) -> RoundOutcome {
     while let Some((place, answer)) = tries.next().await {
-        if let Some(outcome) = ballot.count(place, answer) {
+        if let Some(outcome) = ballot.count(nodes, place, answer) {
             return outcome;
         }
     }
@@ -265,13 +220,14 @@ async fn got(
 
 /// Waits in the background for the remaining answers, and for the nodes that are busy.
 fn join_later(
-    ballot: &Ballot<'_>,
+    nodes: &Arc<QuorumNodes>,
+    ballot: &Ballot,
     request: &AcquireRequest,
     hold: &Arc<Composite>,
     tries: Tries,
     limit: Duration,
 ) {
-    let nodes = Arc::clone(ballot.nodes);
+    let nodes = Arc::clone(nodes);
     let mut busy = ballot.places(|report| matches!(report, NodeReport::Busy(_)));
     if tries.is_empty() && busy.is_empty() {
         return;
@@ -280,7 +236,8 @@ fn join_later(
     let lane_of = |place| (place, nodes.node(place).lane());
     let unanswered = unanswered.into_iter().map(lane_of).collect();
     let (hold, request) = (Arc::clone(hold), request.clone());
-    ballot.nodes.start_task(async move {
+    let steward = Arc::clone(&nodes);
+    steward.start_task(async move {
         late(&nodes, &request, &hold, tries, unanswered, limit, &mut busy).await;
         if !busy.is_empty() {
             take_freed(nodes, &request, &hold, &busy).await;
@@ -456,21 +413,4 @@ async fn join(
     }
     hold.adopt(place, child, request.lease == Lease::Watchdog)
         .await
-}
-
-impl fmt::Display for NodeReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAsked => f.write_str("not asked, as it did not answer before"),
-            Self::Unfit(problem) => f.write_str(problem),
-            Self::NoAnswer => f.write_str("no reply yet"),
-            Self::Granted => f.write_str("granted"),
-            Self::Young => f.write_str("granted, but has no vote yet so soon after its start"),
-            Self::Busy(_) => f.write_str("busy"),
-            Self::Failed(error) => match std::error::Error::source(error) {
-                Some(cause) => write!(f, "{cause}"),
-                None => write!(f, "{error}"),
-            },
-        }
-    }
 }
