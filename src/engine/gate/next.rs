@@ -9,13 +9,16 @@
 //!    the lock over. If none is polled, the lock is given up for other clients. Those that did not come are passed over:
 //!    they start again, at their place in the queue, once they are polled. So unpolled callers delay others by 100 ms,
 //!    [`MOST_CALLED`] of them together: to wake a longer queue at each late grant would cost a busy process too much.
+//! 4. While a writer of this client waits, or a request for permits, Redis has a note that it does. The step after the last
+//!    one left removes it.
 
 use std::sync::Arc;
 
 use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::Gate;
+use crate::engine::gate::{Gate, WriterWaits};
+use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold, Rules};
 
 const MOST_CALLED: usize = 256;
@@ -307,6 +310,53 @@ impl<C: Clone + PartialEq> Gate<C> {
             _ => {}
         }
         command
+    }
+}
+
+/// The note in Redis that a writer, or a request for permits, waits.
+impl<C: Clone + PartialEq> Gate<C> {
+    pub(crate) fn first_writer(&self) -> Option<&Arc<Ticket>> {
+        self.queue.first_writer()
+    }
+
+    /// A note is being left that a writer of `kind` waits here.
+    pub(crate) fn note_writer_waits(&mut self, kind: &Kind, now: Moment) {
+        let note = self.writer_waits.take().filter(|note| !note.withdrawn);
+        self.writer_waits = note.or_else(|| {
+            Some(Box::new(WriterWaits {
+                since: now,
+                kind: kind.clone(),
+                withdrawn: false,
+            }))
+        });
+    }
+
+    /// Returns the note if no writer waits here any more, once, so that it is removed from Redis: the kind, and since
+    /// when the note is there.
+    pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
+        self.writer_waits.as_ref()?;
+        // Only readers send joins.
+        let trying = self.seat.tries();
+        let writes =
+            trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.leaves_notes());
+        if writes || self.queue.first_writer().is_some() {
+            return None;
+        }
+        let note = self.writer_waits.as_mut().filter(|note| !note.withdrawn)?;
+        note.withdrawn = true;
+        Some((note.kind.clone(), note.since))
+    }
+
+    /// Whether Redis may have a note that is needed.
+    pub(crate) fn needs_note(&self) -> bool {
+        let note = self.writer_waits.as_ref();
+        note.is_some_and(|note| !note.withdrawn)
+    }
+
+    /// The note that was first left at `since` is removed from Redis, or ends by itself.
+    pub(crate) fn writer_waits_withdrawn(&mut self, since: Moment) {
+        self.writer_waits
+            .take_if(|note| note.withdrawn && note.since == since);
     }
 }
 

@@ -1,10 +1,9 @@
-//! Who may read the shared hold in a gate's seat, how reads begin and end, and the writers that wait for it.
+//! Who may read the shared hold in a gate's seat, and how reads begin and end.
 //!
 //! 1. A caller reads without asking Redis while the lease of the shared hold covers what it needs, and Redis said a
 //!    moment ago that no writer waits. Otherwise one caller asks, for itself and for all that come meanwhile.
 //! 2. No reader overtakes a writer of this client.
-//! 3. Redis has a note that a writer of this client waits, until none does any more.
-//! 4. Each level of a reader is a read of its own, which ends at its own lease. A writer has one read, with the levels of
+//! 3. Each level of a reader is a read of its own, which ends at its own lease. A writer has one read, with the levels of
 //!    any hold.
 
 use std::sync::Arc;
@@ -14,8 +13,7 @@ use super::seat::Seat;
 use super::shared_hold::SharedHold;
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, WriterWaits};
-use crate::engine::hold::kind::Kind;
+use crate::engine::gate::Gate;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
 use crate::engine::hold::{Effects, Hold, Origin, Rules, TaskId};
 use crate::error::LostReason;
@@ -438,53 +436,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             _ => None,
         };
         shared.into_iter().flat_map(SharedHold::reads)
-    }
-}
-
-/// The note in Redis that a writer, or a request for permits, waits.
-impl<C: Clone + PartialEq> Gate<C> {
-    pub(crate) fn first_writer(&self) -> Option<&Arc<Ticket>> {
-        self.queue.first_writer()
-    }
-
-    /// A note is being left that a writer of `kind` waits here.
-    pub(crate) fn note_writer_waits(&mut self, kind: &Kind, now: Moment) {
-        let note = self.writer_waits.take().filter(|note| !note.withdrawn);
-        self.writer_waits = note.or_else(|| {
-            Some(Box::new(WriterWaits {
-                since: now,
-                kind: kind.clone(),
-                withdrawn: false,
-            }))
-        });
-    }
-
-    /// Returns the note if no writer waits here any more, once, so that it is removed from Redis: the kind, and since
-    /// when the note is there.
-    pub(crate) fn withdraw_writer_waits(&mut self) -> Option<(Kind, Moment)> {
-        self.writer_waits.as_ref()?;
-        // Only readers send joins.
-        let trying = self.seat.tries();
-        let writes =
-            trying.is_some_and(|attempt| attempt.ticket.request.kind.commands.leaves_notes());
-        if writes || self.queue.first_writer().is_some() {
-            return None;
-        }
-        let note = self.writer_waits.as_mut().filter(|note| !note.withdrawn)?;
-        note.withdrawn = true;
-        Some((note.kind.clone(), note.since))
-    }
-
-    /// Whether Redis may have a note that is needed.
-    pub(crate) fn needs_note(&self) -> bool {
-        let note = self.writer_waits.as_ref();
-        note.is_some_and(|note| !note.withdrawn)
-    }
-
-    /// The note that was first left at `since` is removed from Redis, or ends by itself.
-    pub(crate) fn writer_waits_withdrawn(&mut self, since: Moment) {
-        self.writer_waits
-            .take_if(|note| note.withdrawn && note.since == since);
     }
 }
 
