@@ -359,14 +359,20 @@ async fn a_wait_does_not_fail_because_the_process_stood_still() {
     assert!(matches!(failed, Err(Error::NoQuorum { .. })), "{failed:?}");
 }
 
-/// Rounds may take longer than anything in them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_fails_when_all_rounds_take_long() {
-    let five = Five::start();
+/// Proxies before three of the servers, and a quorum through them that tries often.
+fn behind_proxies(five: &Five) -> (Vec<Proxy>, QuorumBuilder) {
     let proxies: Vec<_> = five.0[..3].iter().map(Proxy::to).collect();
     let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
     let often = Backoff::new().base(ms(20)).cap(ms(20));
-    let builder = of(&urls).backoff(often).connect_timeout(ms(200));
+    (proxies, of(&urls).backoff(often))
+}
+
+/// A round takes longer than each of its parts may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_fails_when_all_rounds_take_long() {
+    let five = Five::start();
+    let (proxies, builder) = behind_proxies(&five);
+    let builder = builder.connect_timeout(ms(200));
     let builder = builder.command_timeout(ms(800)).node_timeout(ms(800));
     let quorum = builder.unavailable_after(ms(2_000)).connect();
     let quorum = quorum.await.unwrap();
@@ -383,10 +389,8 @@ async fn a_wait_fails_when_all_rounds_take_long() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_comes_behind_a_refusal_is_refused_and_not_told_busy() {
     let five = Five::start();
-    let proxies: Vec<_> = five.0[..3].iter().map(Proxy::to).collect();
-    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
-    let often = Backoff::new().base(ms(20)).cap(ms(20));
-    let quorum = of(&urls).backoff(often).connect().await.unwrap();
+    let (proxies, builder) = behind_proxies(&five);
+    let quorum = builder.connect().await.unwrap();
     let holder = of(&five.urls()[..3]).connect().await.unwrap();
     let held = holder.get_lock("x").lock().await.unwrap();
     let lock = quorum.get_lock("x");

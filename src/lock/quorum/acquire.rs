@@ -4,8 +4,9 @@
 //! 1. Each acquire is a task of the steward, so a caller that is never polled delays nobody. The task ends with its
 //!    caller; the nodes' clients undo what it has under way.
 //! 2. The turn is a fair mutex. It guards what is known about the next round.
-//! 3. A single try in the queue returns what the round of another finds. What does not change wakes no waiter, so a
-//!    grant costs as much behind 10 000 waiters. A caller whose owner gets the lock enters that hold.
+//! 3. A single try in the queue returns what the round of another finds. A waiter is woken only
+//!    when something changes for it, so a grant behind 10 000 waiters costs no more than one behind ten. A caller whose
+//!    owner gets the lock enters that hold.
 //! 4. A grant that its caller does not collect is taken back after [`kept_for`], as at the gate of one server. The caller
 //!    then starts again.
 
@@ -213,7 +214,7 @@ async fn decide(queue: &NameQueue, nodes: &Arc<QuorumNodes>, request: &AcquireRe
     };
     let mut news = queue.news();
     let is_busy = matches!(*news.borrow_and_update(), LockNews::Busy);
-    // The grant may have come behind the caller's look for a hold of its owner.
+    // The owner may have got the lock since the caller looked for its hold.
     if is_in() {
         return Decision::Again;
     }
@@ -313,7 +314,7 @@ async fn make_rounds(
     rounds: &mut Rounds,
 ) -> Decision {
     loop {
-        // What was found out before the acquire does not decide it, so one round is made whenever the wait ends.
+        // News from before this acquire do not decide it: even if its wait is over, it makes one round first.
         let decided = (rounds.reported_at >= request.since)
             .then(|| known(&queue.news().borrow()))
             .flatten();
@@ -357,7 +358,7 @@ async fn make_rounds(
                 return Decision::Got(level.into_guard());
             }
             Tried::Failed(error) => {
-                // A round that was cut says nothing to others. One that was refused is no "busy".
+                // A round that was cut says nothing about the lock. After a refusal nobody knows that it is busy.
                 if !matches!(error, Error::NoQuorum { .. }) {
                     queue.publish(LockNews::Nothing);
                 }

@@ -121,8 +121,8 @@ impl NameQueue {
         });
     }
 
-    /// Publishes that a round had no quorum, at `now`. Returns since when that is so; `is_known`: the round before it was
-    /// not too long ago to say.
+    /// Publishes that a round had no quorum, at `now`. Returns since when that is so. `is_known`: whether the round
+    /// before it ended recently enough for the time since then to count.
     pub(super) fn publish_failure(&self, error: Error, now: Moment, is_known: bool) -> Moment {
         let since = match &*self.news.borrow() {
             LockNews::Failing(_, since) if is_known => *since,
@@ -137,13 +137,13 @@ impl NameQueue {
 pub(super) struct Rounds {
     /// Opened by the first caller that waits.
     listeners: Option<Listeners>,
-    /// The round that a caller left behind that had to return.
+    /// A round whose caller had to return before the outcome was certain.
     pub(super) under_way: Option<UnderWay>,
     pub(super) retry: Retry,
     pauses: Pauses,
     /// When the last round ended.
     pub(super) ended_at: Moment,
-    /// When the last round ended whose outcome all waiters see.
+    /// When the last round ended whose outcome was published.
     pub(super) reported_at: Moment,
 }
 

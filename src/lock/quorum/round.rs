@@ -2,7 +2,8 @@
 //!
 //! 1. It ends as soon as no further answer can change its outcome. Each node has a time-out of its own, which begins once
 //!    there is a connection to it. When its caller has to return before the outcome is certain, the round goes on, and the
-//!    next caller in turn gets what it comes to: else, far away, callers that wait for a short time would end each other's.
+//!    next caller in turn gets the outcome. Otherwise callers that are far away and wait briefly would keep ending each
+//!    other's rounds.
 //! 2. A refused round gives back what it got, and drops the tries without an answer: the nodes' clients finish and undo
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
@@ -64,7 +65,8 @@ impl UnderWay {
         }
     }
 
-    /// Whether it is one for `request`, and says how the lock is, not how it was before that.
+    /// Whether it asks for what `request` asks for, and began after that was made: an older round may have found the lock
+    /// busy before it became free.
     pub(super) fn is_for(&self, request: &AcquireRequest) -> bool {
         let same = (self.lease, self.fenced) == (request.lease, request.fenced);
         same && self.began >= request.since
@@ -127,7 +129,7 @@ pub(super) async fn round(
         && is_cut
         && !is_silence
     {
-        // It says nothing to others that its caller's wait ended in the middle of it.
+        // The caller's wait is over. That says nothing about the lock, so the others do not hear of it.
         return Tried::Failed(begun.ballot.no_quorum(reached));
     }
     let Some(UnderWay {

@@ -149,7 +149,7 @@ impl NameJob {
             (step, note, gate.needs_note())
         });
         if note.is_some() {
-            // The next writer's need not wait for as long as one that is left again.
+            // The next writer's note may be left sooner than a repeated one.
             self.note_at = self.note_at.min(self.note_left + OLD);
         }
         self.remove_note(note);
@@ -512,8 +512,8 @@ impl NameJob {
         }));
     }
 
-    /// Removes a note that is not needed any more, if its command was not answered yet. A server that does not know the
-    /// script gets its text now, behind the grant, or the removal, which found no note.
+    /// Removes a note that is no longer needed and whose command is still unanswered. If the server did not know the script,
+    /// it gets the text only after the grant or the removal that should have found the note.
     fn remove_late_note(&mut self) -> Option<JoinHandle<()>> {
         let (kind, sent) = self.left.take()?;
         if sent.clone().now_or_never().is_some() {
@@ -522,7 +522,7 @@ impl NameJob {
         let core = Arc::clone(&self.keeper.core);
         Some(tokio::spawn(own(async move {
             let left = sent.within(core.config.command_timeout).await;
-            // Any other answer says that it left none.
+            // With any other answer it left no note.
             let is_there = left.is_ok_and(|left| matches!(left.reply, Reply::Done(_)));
             if is_there && !core.gates.with(kind.names(), |gate| gate.needs_note()) {
                 remove(&core, &kind).await;
