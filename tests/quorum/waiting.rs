@@ -418,6 +418,29 @@ async fn who_comes_behind_a_refusal_is_refused_and_not_told_busy() {
     end(held).await;
 }
 
+/// Also when somebody else waits between them, and makes the rounds by then.
+#[tokio::test]
+async fn who_waits_behind_another_enters_the_hold_that_its_owner_got() {
+    let five = Five::start();
+    let (quorum, near) = (five.connect().await, five.connect().await);
+    let held = near.get_lock("x").lock().await.unwrap();
+    let owner = quorum.new_owner();
+    let (own, other) = (owner.get_lock("x"), quorum.get_lock("x"));
+    let mut first = Box::pin(own.lock());
+    assert!(poll_once(&mut first).await.is_none());
+    let mut between = Box::pin(other.lock());
+    assert!(poll_once(&mut between).await.is_none());
+    let mut second = Box::pin(own.lock());
+    assert!(poll_once(&mut second).await.is_none());
+    end(held).await;
+    let first = soon(first).await.unwrap();
+    let second = soon(second).await.unwrap();
+    assert_eq!(second.hold_count(), 2);
+    end(second).await;
+    end(first).await;
+    end(soon(between).await.unwrap()).await;
+}
+
 /// The one that comes second may look at the owner just before the first is granted, and queue just behind that.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_acquires_of_one_owner_at_the_same_time_both_get_in() {
