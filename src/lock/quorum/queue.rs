@@ -151,14 +151,13 @@ impl Rounds {
     /// A round got the lock.
     pub(super) fn got(&mut self, now: Moment, poll: Duration) {
         self.pauses = Pauses::new();
-        self.retry
-            .refused(now, poll, Moment::NEVER, 0, fastrand::f64());
+        self.retry.got(now, poll);
     }
 
     /// A round, begun at `began`, found too many nodes busy. The next one is due after `poll`, or when enough leases end;
     /// or after a short pause when others may try at the same time.
     pub(super) fn busy(&mut self, began: Moment, now: Moment, poll: Duration, found: &BusyNodes) {
-        if !found.some {
+        if !found.some && self.retry.follows_a_release() {
             self.pauses = Pauses::new();
         }
         if found.some && !self.pauses.are_over() {

@@ -5,8 +5,9 @@
 //! 2. A waiter that got some nodes and not enough competes with others. The nodes that it gives back publish wake-ups,
 //!    too, so wake-ups do not shorten the pause after such a try.
 //!    If the pauses do not help, the other is a holder that lacks these nodes, and the try counts as refused.
-//! 3. Only nodes that were busy in the last try wake a waiter. A node that granted the lock and got it back publishes a
-//!    wake-up each time that some waiter does the same, so waiters would wake each other for as long as the hold lasts.
+//! 3. Waiters must not wake each other for as long as a hold lasts that lacks nodes: each that gets such a node gives it
+//!    back, which publishes a wake-up. So only nodes that were busy in the last try wake a waiter, and when fewer than
+//!    `needed` did and the try is refused, the wait for more grows, until `needed` do.
 //! 4. A random delay spreads the tries of waiters that are woken at the same time.
 //! 5. A try covers all wake-ups that came before it.
 //! 6. A round without a quorum ended because too few nodes answered or may vote. No release changes that, so wake-ups do
@@ -18,8 +19,10 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// How long to wait for the wake-ups of more nodes.
+/// How long to wait for the wake-ups of more nodes, at first.
 const OTHERS: Duration = Duration::from_millis(5);
+/// How often that time quadruples: to 1.3 s, beyond most polls.
+const GROWTHS: u32 = 4;
 /// How long after the end of a lease the try is due: servers count in whole ms.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 /// Over how long the tries of waiters that are woken together spread.
@@ -32,6 +35,10 @@ pub(super) struct Retry {
     woken_by: u16,
     /// The places of the nodes that granted in the last try, as bits.
     granted: u16,
+    /// How many nodes woke the waiter for the present try.
+    tried_after: usize,
+    /// How many tries were refused to which fewer nodes than needed had led.
+    false_alarms: u32,
     not_before: Moment,
     no_quorum: bool,
     next: Moment,
@@ -44,6 +51,8 @@ impl Retry {
             needed,
             woken_by: 0,
             granted: 0,
+            tried_after: 0,
+            false_alarms: 0,
             not_before: Moment::default(),
             no_quorum: false,
             next: Moment::NEVER,
@@ -56,9 +65,24 @@ impl Retry {
     }
 
     pub(super) fn begins(&mut self) {
+        self.tried_after = self.woken_by.count_ones() as usize;
+        if self.follows_a_release() {
+            self.false_alarms = 0;
+        }
         (self.woken_by, self.granted) = (0, 0);
         self.no_quorum = false;
         self.next = Moment::NEVER;
+    }
+
+    /// Whether as many nodes led to the present try as one that gives the lock back frees.
+    pub(super) fn follows_a_release(&self) -> bool {
+        self.tried_after >= self.needed
+    }
+
+    /// The try got the lock. Others try again after `poll`, or after wake-ups.
+    pub(super) fn got(&mut self, now: Moment, poll: Duration) {
+        self.false_alarms = 0;
+        self.plan_from(now, poll, 0);
     }
 
     /// The try was refused, though the nodes at the places `granted` did grant. The next one is due after `poll`, just
@@ -72,10 +96,17 @@ impl Retry {
         granted: u16,
         random: f64,
     ) {
+        if self.tried_after > 0 && !self.follows_a_release() {
+            self.false_alarms = (self.false_alarms + 1).min(GROWTHS);
+        }
+        self.plan_from(now, poll, granted);
+        self.plan(free_at + AFTER_LEASE + SPREAD.mul_f64(random));
+    }
+
+    fn plan_from(&mut self, now: Moment, poll: Duration, granted: u16) {
         self.granted = granted;
         self.not_before = now;
         self.plan(now + poll);
-        self.plan(free_at + AFTER_LEASE + SPREAD.mul_f64(random));
     }
 
     /// The try got some nodes and not enough: wake-ups do not shorten the pause.
@@ -100,7 +131,7 @@ impl Retry {
         let wait = if self.woken_by.count_ones() as usize >= self.needed {
             Duration::ZERO
         } else {
-            OTHERS
+            OTHERS * 4_u32.pow(self.false_alarms)
         };
         self.plan(now + wait + SPREAD.mul_f64(random));
     }
