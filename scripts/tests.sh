@@ -71,15 +71,11 @@ part() {
 }
 begun=$(date +%s)
 
-# What stands on the library without its dev-dependencies first: these have other features of what they depend on.
-$CARGO build --quiet --workspace --exclude watchlock --exclude watchlock-simulation --bins
-$CARGO build --quiet --examples
-$CARGO test --quiet --test '*' --no-run
-# A suite with a feature of its own.
-metrics="--test metrics --features metrics"
-others="--workspace --exclude watchlock --exclude watchlock-simulation --tests"
+# With all features, so that what these tests stand on is built once.
+features="--features watchlock/tls,watchlock/metrics,watchlock/blocking"
+others="--workspace --exclude watchlock --exclude watchlock-simulation --tests $features"
 # shellcheck disable=SC2086 # arguments are words
-$CARGO test --quiet $metrics --no-run
+$CARGO build --quiet --workspace --exclude watchlock-simulation --bins --examples --test '*' $features
 # shellcheck disable=SC2086
 $CARGO test --quiet $others --no-run
 part "to build programs and suites"
@@ -93,7 +89,8 @@ programs() {
 # The model runs all orders of what may happen, and the simulation 100 000 schedules. The other tests mostly wait: to
 # optimize them takes longer than to run them. These are flags and no profile, because cargo would build what the tests
 # depend on once more for a profile.
-unit=$(programs rustc --lib --profile test -- -C opt-level=2 -C codegen-units=4)
+# shellcheck disable=SC2086
+unit=$(programs rustc --package watchlock $features --lib --profile test -- -C opt-level=2 -C codegen-units=4)
 part "to build the model"
 # Tokio's own randomness must follow the seed. With --target the flag is not passed to compilers of macros, so those of the
 # other builds serve.
@@ -110,30 +107,33 @@ done
 # stands still for a part of one.
 part "the model and the simulation"
 
+suite_of() {
+    echo "$1 --package watchlock $features --test $1"
+}
 # A line for each: its name, and what cargo is to test.
 suites() {
     for name in $LONGEST; do
-        echo "$name --test $name"
+        suite_of "$name"
     done
     echo "others $others"
     for main in tests/*/main.rs; do
         name=$(basename "$(dirname "$main")")
-        case " $ALONE $LONGEST metrics " in
+        case " $ALONE $LONGEST " in
         *" $name "*) ;;
-        *) echo "$name --test $name" ;;
+        *) suite_of "$name" ;;
         esac
     done
-    echo "metrics $metrics"
 }
 # shellcheck disable=SC2016 # for the inner shell
 suites | xargs -P 4 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
 part "suites, four at a time"
 for name in $ALONE; do
-    run "$name" $CARGO test --test "$name" --
+    # shellcheck disable=SC2086
+    run "$name" $CARGO test --package watchlock $features --test "$name" --
 done
 part "suites, one at a time"
-$CARGO test --quiet --doc --features metrics
-$CARGO test --quiet --doc --workspace --exclude watchlock --exclude watchlock-simulation
+# shellcheck disable=SC2086
+$CARGO test --quiet --doc --workspace --exclude watchlock-simulation $features
 part "examples in the documentation"
 
 echo "the parts:"
