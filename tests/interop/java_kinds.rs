@@ -149,16 +149,20 @@ async fn each_kind_of_java_measures_itself() {
     };
     for kind in kinds::JAVA.iter().map(|kind| kind.word()) {
         let plan = json!({"prefix": format!("own:{kind}:"), "tasks": 2, "ms": 100});
-        let pairs = ask(&java, "bench_pairs", kind, plan).await;
-        assert!(pairs["pairs"].as_u64() > Some(1), "{kind}: {pairs}");
+        // The first pairs of a JVM on a busy machine take longer than that.
+        eventually("it makes pairs", LONG, async || {
+            let pairs = ask(&java, "bench_pairs", kind, plan.clone()).await;
+            pairs["pairs"].as_u64() > Some(1)
+        })
+        .await;
         let plan = json!({"name": format!("one:{kind}"), "tasks": 3, "ms": 200, "hold_us": 500, "pause_us": 500,
             "busy": true});
-        let measured = ask(&java, "bench_contended", kind, plan).await;
-        assert!(
-            measured["sections"].as_u64() > Some(2),
-            "{kind}: {measured}"
-        );
-        assert_eq!(measured["overlaps"], 0, "{kind}: {measured}");
+        eventually("it makes sections", LONG, async || {
+            let measured = ask(&java, "bench_contended", kind, plan.clone()).await;
+            assert_eq!(measured["overlaps"], 0, "{kind}: {measured}");
+            measured["sections"].as_u64() > Some(2)
+        })
+        .await;
     }
 }
 
