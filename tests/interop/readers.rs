@@ -270,7 +270,7 @@ async fn a_reader_that_is_killed_throws_nobody_out_and_keeps_a_writer_waiting_fo
 async fn a_release_behind_a_reader_that_was_just_killed_waits_for_that_lease() {
     Scene::both_ways_alone(async |scene| {
         let Scene { one, other, .. } = &scene;
-        one.lock(READ, "dead", Duration::from_secs(4)).await;
+        one.lock(READ, "dead", SHORT * 3).await;
         other.lock(READ, "alive", None).await;
         let writer = scene.writer_waits(other, "w").await;
         let killed = Instant::now();
