@@ -178,7 +178,7 @@ impl<'a> Model<'a> {
 
     /// Whether a hold of the same client, of which data was deleted, may have been passed on to this one: with two thirds of
     /// its lease left, which count from before.
-    fn may_be_passed_on(&self, hold: &Hold, when: Span) -> bool {
+    pub(super) fn may_be_passed_on(&self, hold: &Hold, when: Span) -> bool {
         let settings = &self.settings;
         let spent = ns(settings.watchdog_lease) / 3 + ns(settings.scheduling);
         let was_there = |other: &Hold| {

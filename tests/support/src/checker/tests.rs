@@ -594,6 +594,26 @@ fn a_hold_that_was_passed_on_may_have_been_deleted_before() {
     story.breaks(&[]);
 }
 
+/// Nor does the release that passes it on, so the next one learns that it was deleted.
+#[test]
+fn the_release_of_a_deleted_hold_is_well_if_another_owner_of_the_client_got_it() {
+    let deleted = Record::Deleted {
+        from: 100 * MS,
+        until: 101 * MS,
+        name: None,
+    };
+    let passed_on = |asked, got| {
+        let story = story().lock(1, (0, 5), 1).and(deleted.clone());
+        let story = story.unlock(1, (105, 106), 0);
+        let next = (1, 1);
+        let story = story.op(next, lock(None), (asked, got), Outcome::Acquired(1));
+        let lost = Outcome::Failed("lost".to_owned());
+        story.op(next, Call::Release, (got + 5, got + 6), lost)
+    };
+    passed_on(90, 107).breaks(&[]);
+    passed_on(107, 108).breaks(&[Invariant::I8]);
+}
+
 #[test]
 fn deleted_data_ends_a_window_and_is_learnt() {
     let deleted = || {

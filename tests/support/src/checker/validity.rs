@@ -146,8 +146,8 @@ fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
     model.deleted.iter().any(hit)
 }
 
-/// Only the last release asks Redis whether the hold is there. A re-entry after the deletion does
-/// not bring it back. The readers of a client share one hold, so a reader beside others, or one that reads under its own
+/// Only the last release asks Redis whether the hold is there, unless it passes the hold on to an owner that waits. A re-entry
+/// after the deletion does not bring it back. The readers of a client share one hold, so a reader beside others, or one that reads under its own
 /// write, learns it from the last release of those.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
@@ -175,6 +175,14 @@ fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
         .iter()
         .filter(|other| !std::ptr::eq(*other, hold));
     let asks = hold.kind != LockKind::Read || !others.any(|other| shares(other) && goes_on(other));
+    let got_it = |other: &Hold| {
+        let acquire = model.first(other).span;
+        let same = (other.client, other.name) == (hold.client, hold.name);
+        same && acquire.from < op.span.from
+            && acquire.until > op.span.from
+            && model.may_be_passed_on(other, when)
+    };
+    let asks = asks && !model.holds.iter().any(got_it);
     (after && calm && asks).then_some(Breach::ReleasedDeleted)
 }
 
