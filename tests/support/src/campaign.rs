@@ -51,7 +51,6 @@ pub use tally::Tally;
 use crate::checker::{self, Report, Settings};
 use crate::controls::Flaw;
 use crate::history::{LockKind, Record, write_history};
-use crate::wait::StallWatch;
 use ground::Ground;
 
 /// The lease of the workers' watchdogs.
@@ -188,18 +187,9 @@ impl Campaign {
             let time = left.min(ROUND);
             left -= time;
             tally.rounds += 1;
-            let stalls = StallWatch::start();
             let records = round(&ground, self, tally.rounds, time).await;
-            let stall = stalls.longest();
-            println!(
-                "round {}: the machine stood still for {stall:.0?} at most",
-                tally.rounds
-            );
-            // Every time in the history may be late by that, too.
-            let mut settings = self.settings();
-            settings.scheduling += stall;
-            let mut report = check(&records, settings).await;
-            if let Some((waited, both)) = ground.judge(&records, &settings, &mut report) {
+            let mut report = check(&records, self.settings()).await;
+            if let Some((waited, both)) = ground.judge(&records, &mut report) {
                 tally.failed_over(waited, both);
             }
             if let Some(expiries) = &ground.expiries {

@@ -145,7 +145,6 @@ impl Ground {
     pub(super) fn judge(
         &self,
         records: &[Record],
-        settings: &Settings,
         report: &mut Report,
     ) -> Option<(Duration, Vec<Violation>)> {
         self.deployment.as_ref()?;
@@ -154,8 +153,8 @@ impl Ground {
             .iter()
             .map(|fault| (fault.from, fault.until))
             .collect();
-        let waited = alone::check(records, &spans, settings.scheduling, report);
-        let recovery = ns(settings.recovery + settings.scheduling);
+        let waited = alone::check(records, &spans, self.settings.scheduling, report);
+        let recovery = ns(self.settings.recovery + self.settings.scheduling);
         let explained = |violation: &mut Violation| {
             let mut losses = faults
                 .iter()
