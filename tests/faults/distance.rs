@@ -15,7 +15,7 @@ use crate::common::{SHORT, clean, ms, soon};
 const LEASE: Duration = Duration::from_secs(2);
 /// How many holds share a pipeline.
 const HOLDS: usize = 20;
-const LEASES: u32 = 10;
+const LEASES: u32 = 20;
 
 /// One hold of a client of its own, and many of another one.
 async fn held(proxy: &Proxy) -> Vec<LockGuard> {
@@ -41,7 +41,7 @@ async fn renewals_over(round_trip: Duration) -> u64 {
     let renewals = proxy.count(calls(VERIFY, "far:1:0"));
     let accepted = proxy.accepted();
     let end = Instant::now() + LEASE * LEASES;
-    eventually("the leases pass", HALF_A_MINUTE * 2, async || {
+    eventually("twenty leases pass", HALF_A_MINUTE * 2, async || {
         for guard in &guards {
             guard.check().unwrap();
         }

@@ -146,9 +146,9 @@ fn may_be_deleted(model: &Model, hold: &Hold, been: Span) -> bool {
     model.deleted.iter().any(hit)
 }
 
-/// Only the last release asks Redis whether the hold is there, unless it passes the hold on to an owner that waits. A re-entry
-/// after the deletion does not bring it back. The readers of a client share one hold, so a reader beside others, or one that reads under its own
-/// write, learns it from the last release of those.
+/// Only the last release asks Redis whether the hold is there, unless it passes the hold on to an owner that waits. A
+/// re-entry after the deletion does not bring it back. The readers of a client share one hold, so a reader beside others,
+/// or one that reads under its own write, learns it from the last release of those.
 fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
     let when = deletion(model, hold)?;
     let op = model.last_release(hold)?;
