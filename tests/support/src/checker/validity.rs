@@ -182,7 +182,8 @@ fn released_deleted(model: &Model, hold: &Hold) -> Option<Breach> {
             && acquire.until > op.span.from
             && model.may_be_passed_on(other, when)
     };
-    let asks = asks && !model.holds.iter().any(got_it);
+    let passes_on = matches!(hold.kind, LockKind::Lock | LockKind::Spin);
+    let asks = asks && !(passes_on && model.holds.iter().any(got_it));
     (after && calm && asks).then_some(Breach::ReleasedDeleted)
 }
 
