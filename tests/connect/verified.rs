@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Clock, Lease, LockGuard, LostReason};
+use watchlock::{Client, Clock, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
