@@ -6,7 +6,7 @@
 CARGO ?= cargo
 CHAOS_SECONDS ?= 60
 SOAK_MINUTES ?= 20
-MUTANTS ?= src/engine/state.rs
+MUTANTS ?= src/engine/hold/state.rs
 BENCH_SECONDS ?= 300
 INTEROP_SECONDS ?= 60
 
@@ -97,7 +97,7 @@ house: ## lines, types, imports, and the files that a lock() passes; `scripts/ho
 	@scripts/house.sh
 
 mutants: ## which changes of MUTANTS (a glob of files) no unit test notices; needs cargo-mutants, and hours
-	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --cargo-arg=--config=profile.dev.package.watchlock.opt-level=2 --file "$${MUTANTS:?a file, like src/engine/queue.rs}" --no-shuffle --timeout 600 -- --lib
+	@SIMULATION_RUNS=1000 $(CARGO) mutants --package watchlock --cargo-arg=--config=profile.dev.package.watchlock.opt-level=2 --file "$${MUTANTS:?a file, like src/engine/gate/ticket.rs}" --no-shuffle --timeout 600 -- --lib
 
 msrv: ## builds with the oldest supported Rust, if it is installed
 	@scripts/msrv.sh

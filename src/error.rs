@@ -145,10 +145,10 @@ pub enum Error {
         /// What is wrong with the lease.
         problem: LeaseError,
     },
-    /// A number of permits is out of range: those of one acquire of a [semaphore](crate::SemaphoreHandle), or those that it
-    /// has.
+    /// A number is out of range: the permits of one acquire of a [semaphore](crate::SemaphoreHandle), those that it has, or
+    /// the count of a [latch](crate::CountDownLatch).
     #[error(
-        "{}{given} permits, but at least {smallest} and at most {largest} are allowed",
+        "{}{given} is out of range: at least {smallest} and at most {largest}",
         about(lock.as_deref())
     )]
     #[non_exhaustive]
@@ -226,7 +226,7 @@ pub enum Error {
         /// The failure of each server.
         source: Cause,
     },
-    /// The client was shut down.
+    /// The client was shut down, or its background thread died.
     #[error("the client is closed")]
     Closed,
     /// The client cannot be built.

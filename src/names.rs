@@ -24,7 +24,7 @@ pub(crate) struct Family {
     /// What the channel's name begins with. One that ends with a brace has the key in braces right behind it, whatever the
     /// key is.
     pub(crate) channel: &'static str,
-    /// What the names of further keys begin with.
+    /// Prefixes of the lock's other keys.
     pub(crate) others: &'static [&'static str],
 }
 

@@ -305,7 +305,7 @@ impl ClientBuilder {
     /// milliseconds. Default 5 min, as Redisson's `fairLockWaitTimeout`.
     ///
     /// It does not limit how long a call waits. Waiters of watchlock keep their place while their process lives, and lose
-    /// it 15 s after it dies; only Redisson uses this time. Set it to the same value on both sides.
+    /// it 15 s after it dies; the others wait that long for one of Java's. Set it to the same value on both sides.
     #[doc(alias = "fairLockWaitTimeout")]
     pub fn fair_wait(mut self, wait: Duration) -> Self {
         self.settings.fair_wait = wait;
@@ -316,8 +316,8 @@ impl ClientBuilder {
     ///
     /// A hold under the watchdog is then *passed on*: its field in Redis stays and belongs to the next holder, so the lock
     /// changes hands in microseconds instead of a round trip. This is done for plain and spin locks and the permits of a
-    /// [`Semaphore`](crate::Semaphore), for 10 ms in a row. Then the release is sent, and this client leaves a lock free for
-    /// a millisecond, so that other clients get their turn. `unlock` of a hold that is passed on does not ask Redis: if the
+    /// [`Semaphore`](crate::Semaphore), for 10 ms in a row. Then the release is sent, and this client may leave a lock free for
+    /// a while, so that other clients get their turn. `unlock` of a hold that is passed on does not ask Redis: if the
     /// key is gone (an operator deleted it), the next holder learns it by [`lost`](crate::LockGuard::lost).
     ///
     /// Set it to `false` if each hold needs a field of its own in Redis, or each `unlock` a reply of Redis.

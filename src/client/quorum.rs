@@ -26,7 +26,7 @@ const MOST: usize = 9;
 /// Independent servers whose majority grants locks: Redlock. Cheap to clone and made to be shared.
 ///
 /// A lock is held when more than half of the servers granted it. So a minority may fail at any time, for any time, and come
-/// back: no hold is lost, and an acquire waits for it for one [node time-out](QuorumBuilder::node_timeout) at most. The
+/// back: no hold is lost, and it delays an acquire by one [node time-out](QuorumBuilder::node_timeout) at most. The
 /// servers are independent masters: no replicas, no cluster.
 ///
 /// It costs a connection, a background thread and a lease for each server. [When is it worth that?][docs] Where what the lock

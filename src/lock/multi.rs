@@ -76,8 +76,8 @@ use crate::lease::Lease;
 /// what that owner holds.
 ///
 /// **Verbs.** Its name is the names of its locks in their order, separated by a comma and a space. The time-outs are those
-/// of the client with the longest command time-out. A fixed lease begins at the start of the acquire, so without a guard
-/// none of the locks is held for longer than that. `is_locked` returns whether anybody holds any of the locks, `hold_count`
+/// of the client with the longest command time-out. A fixed lease begins for each lock when that is asked for. Without a
+/// guard none is held for longer. `is_locked` returns whether anybody holds any of the locks, `hold_count`
 /// the smallest of their counts, `remain_time_to_live` that of the lock with the longest time left. `unlock` and
 /// `force_unlock` go on with the other locks when one fails, and return the first error. An acquire that is not polled for
 /// longer than a command time-out gives back what it has.

@@ -457,8 +457,8 @@ impl PermitExpirableSemaphore {
         self.change("total", permits.into()).await.map(drop)
     }
 
-    /// Gives back the permit of that id, whoever has it. Returns whether it was taken. For operators, and for ids that Java
-    /// handed over: the guard of a permit of this crate learns at its next renewal that it is
+    /// Gives back the permit of that id, whoever has it. Returns whether it was taken. For operators, ids from Java, and
+    /// forgotten permits: the guard of a permit of this crate learns at its next renewal that it is
     /// [lost](LostReason::Missing).
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 
 use crate::common::{LONG, ms, script, soon, try_once};
-use crate::{Pair, WITHIN, of};
+use crate::{Pair, WITHIN, few, of};
 
 /// For so long tries may fail.
 const UNAVAILABLE: Duration = Duration::from_secs(3);
@@ -49,6 +49,26 @@ async fn a_permit_that_is_being_given_back_is_nobody_elses() {
     let got = semaphore.try_acquire(ms(1000), Lease::Watchdog).await;
     of(&got.map(|permit| permit.is_some()).unwrap_err());
     assert!(slow.fired() > 0);
+    pair.replica.resume();
+}
+
+/// No answer to a try that began less than a command time-out before the end says less than the refusal before it.
+#[tokio::test]
+async fn a_last_try_without_an_answer_hides_no_refusal() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    pair.replica.freeze();
+    let before = pair.master.calls_of("wait").await;
+    let lock = client.get_lock("x");
+    let trying = tokio::spawn(async move { lock.try_lock(4 * WITHIN, Lease::Watchdog).await });
+    eventually("it tries again", LONG, async || {
+        pair.master.calls_of("wait").await >= before + 2
+    })
+    .await;
+    pair.master.freeze();
+    let refused = soon(trying).await.unwrap();
+    pair.master.resume();
+    few(refused);
     pair.replica.resume();
 }
 

@@ -116,6 +116,23 @@ fn connecting_from_another_runtime_does_not_count_as_a_servers_silence() {
     });
 }
 
+/// A new connection lets few commands wait for answers at the same time: the last ones are sent late.
+#[tokio::test]
+async fn of_a_thousand_tries_at_once_far_away_each_gets_its_lock() {
+    let far = Far::start(ms(40));
+    let builder = far.builder().command_timeout(LONG);
+    let quorum = builder.connect().await.unwrap();
+    let mut tries = JoinSet::new();
+    for number in 0..1_000 {
+        let lock = quorum.get_lock(&format!("x{number}"));
+        tries.spawn(async move { lock.try_lock(Duration::ZERO, Lease::Watchdog).await });
+    }
+    let got = tries.join_all().await;
+    let refused: Vec<_> = got.iter().filter_map(|got| got.as_ref().err()).collect();
+    assert!(refused.is_empty(), "{}: {}", refused.len(), refused[0]);
+    assert!(got.iter().flatten().all(Option::is_some));
+}
+
 #[tokio::test]
 async fn an_error_names_the_setting_that_is_too_short() {
     let far = Far::start(ms(80));

@@ -440,7 +440,7 @@ impl Lane {
         batches.is_some_and(|batches| Arc::strong_count(batches) > 1)
     }
 
-    pub(super) fn heard_at(&self) -> Moment {
+    pub(crate) fn heard_at(&self) -> Moment {
         Moment::from_nanos(self.heard_at.load(Ordering::Relaxed))
     }
 

@@ -435,15 +435,13 @@ impl Waiting<'_> {
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
-                if gate.is_trying_for(&self.ticket) {
+                if let Some(since) = gate.tries_since(&self.ticket) {
                     if !is_end {
                         return None;
                     }
-                    // Of several that a try is for, those behind the head have the answer before it, too.
-                    let is_queued = gate.is_queued(&self.ticket);
-                    let known = is_queued.then(|| gate.final_verdict(&self.ticket, now));
+                    let known = gate.verdict_without_answer(&self.ticket, since, limit, now);
                     let silent = || Verdict::failed(Failure::slow_reply(limit));
-                    return Some(known.flatten().unwrap_or_else(silent));
+                    return Some(known.unwrap_or_else(silent));
                 }
                 if !gate.is_queued(&self.ticket) {
                     // It was decided just now: the next poll returns that. At `hard` the wait ends in any case.

@@ -410,18 +410,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The result of a ticket whose wait is over: the last error, or busy.
-    pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
-        if self.knows_busy(ticket, now) {
-            return Some(Verdict::Busy(None));
-        }
-        match &self.last_answer {
-            LastAnswer::Nothing => None,
-            LastAnswer::Busy(until) => Some(Verdict::Busy(*until)),
-            LastAnswer::Failed(failure) => Some(Verdict::failed(failure.clone())),
-        }
-    }
-
     /// Gives up for those who would wait for ever, when tries have failed for long enough.
     fn give_up(&mut self, effects: &mut Effects) {
         let (now, rules) = (effects.now, effects.rules);
@@ -623,13 +611,19 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             }
         }
         let connection_broke = failure.is_of_connection() && ticket.connection_broke() < LANES;
+        let (since, limit) = (self.attempt.since, self.effects.rules.command_timeout);
+        let known = self.attempt.overdue.then(|| {
+            let now = self.effects.now;
+            self.gate.verdict_without_answer(ticket, since, limit, now)
+        });
+        let over = known.flatten();
+        let over = over.unwrap_or_else(|| Verdict::failed(failure.clone()));
         if !ticket.is_waiting() && failure.class == Class::Unreached {
             // Its caller took it back before it was sent. That says nothing about the server, and the next one has not been
             // tried for.
             self.gate.try_at_once = true;
         } else {
-            self.gate
-                .command_failed(failure.clone(), self.attempt.since);
+            self.gate.command_failed(failure, since);
         }
         let once = ticket.request.patience == Patience::Once;
         if connection_broke && once && self.is_early() && ticket.is_waiting() {
@@ -637,7 +631,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.queue.insert(Arc::clone(ticket));
             self.gate.try_at_once = true;
         } else {
-            self.requeue(|| Verdict::failed(failure));
+            self.requeue(|| over);
         }
         self.gate.give_up(self.effects);
         self.not_got()

@@ -371,9 +371,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.notify_job();
     }
 
-    /// Whether a command of `ticket` is in flight.
-    pub(crate) fn is_trying_for(&self, ticket: &Arc<Ticket>) -> bool {
-        self.seat.is_trying_for(ticket)
+    /// When the try for `ticket` began that is under way.
+    pub(crate) fn tries_since(&self, ticket: &Arc<Ticket>) -> Option<Moment> {
+        let tries = self.seat.tries().filter(|attempt| attempt.is_for(ticket));
+        tries.map(|attempt| attempt.since)
     }
 
     fn is_head(&self, ticket: &Ticket) -> bool {

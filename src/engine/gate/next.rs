@@ -13,11 +13,12 @@
 //!    one left removes it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
 use crate::clock::Moment;
-use crate::engine::gate::{Gate, WriterWaits};
+use crate::engine::gate::{Gate, LastAnswer, WriterWaits};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold, Rules};
 
@@ -290,6 +291,32 @@ impl<C: Clone + PartialEq> Gate<C> {
         let tries = self.seat.tries();
         let attempt = tries.filter(|attempt| Arc::ptr_eq(&attempt.ticket, ticket));
         attempt.map(|attempt| attempt.command.clone())
+    }
+
+    /// The result of a ticket whose wait is over: the last error, or busy.
+    pub(crate) fn final_verdict(&self, ticket: &Ticket, now: Moment) -> Option<Verdict> {
+        if self.knows_busy(ticket, now) {
+            return Some(Verdict::Busy(None));
+        }
+        match &self.last_answer {
+            LastAnswer::Nothing => None,
+            LastAnswer::Busy(until) => Some(Verdict::Busy(*until)),
+            LastAnswer::Failed(failure) => Some(Verdict::failed(failure.clone())),
+        }
+    }
+
+    /// As [`final_verdict`](Self::final_verdict), for a ticket whose try began at `since` and has no answer: none if that
+    /// silence is the result. One shorter than a command time-out says less than the answer before it. Of several that a
+    /// try is for, those behind the head have that answer, too.
+    pub(crate) fn verdict_without_answer(
+        &self,
+        ticket: &Ticket,
+        since: Moment,
+        command_timeout: Duration,
+        now: Moment,
+    ) -> Option<Verdict> {
+        let is_known = now < since + command_timeout || self.is_queued(ticket);
+        is_known.then(|| self.final_verdict(ticket, now)).flatten()
     }
 
     /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the

@@ -87,7 +87,7 @@ impl<C> Attempt<C> {
         }
     }
 
-    fn is_for(&self, ticket: &Arc<Ticket>) -> bool {
+    pub(super) fn is_for(&self, ticket: &Arc<Ticket>) -> bool {
         let mut beside = self.beside.iter();
         Arc::ptr_eq(&self.ticket, ticket) || beside.any(|(other, _)| Arc::ptr_eq(other, ticket))
     }

@@ -4,7 +4,8 @@
 //! repeats with growing delays. So a dead minority costs one time-out, once.
 //!
 //! A try first waits for a connection, for which it has the connect time-out. Only then its time begins, which depends on
-//! the measured round trip: a server that is far away, or was not asked for a while, is not silent.
+//! the measured round trip: a server that is far away, or was not asked for a while, is not silent. It begins anew with
+//! each answer to another command, for a command time-out at most: of a thousand tries at once, most wait for the others.
 //!
 //! An address may lead to another server with each new connection. So the server at the other end is compared with those
 //! of the other nodes before a try is sent, and again when the connection was replaced meanwhile.
@@ -218,11 +219,24 @@ impl QuorumNode {
         let timers = core.backend.timers();
         let mut acquiring = Box::pin(acquire(core, request));
         let begun = core.now();
-        let mut acquired = timers.within(limit, &mut acquiring).await;
-        if acquired.is_none() && begun.until(core.now()) > limit + limit / 4 {
-            // The timer is late: this process stood still, and the answer may lie in the socket.
-            acquired = timers.within(limit, &mut acquiring).await;
-        }
+        let mut wait = limit;
+        let mut acquired = loop {
+            let from = core.now();
+            let acquired = timers.within(wait, &mut acquiring).await;
+            let (now, lane) = (core.now(), self.lane());
+            let is_late = from.until(now) > wait + limit / 4;
+            wait = if is_late {
+                // This process stood still, and the answer may lie in the socket.
+                limit
+            } else {
+                // The server answers others: this try waits for its turn, perhaps here.
+                lane.map_or(Duration::ZERO, |lane| now.until(lane.heard_at() + limit))
+            };
+            let is_over = begun.until(now) >= core.config.command_timeout;
+            if acquired.is_some() || wait.is_zero() || is_over {
+                break acquired;
+            }
+        };
         let broke = || {
             let lane = self.lane();
             lane.is_some_and(|lane| !lane.is_on(connected.generation))

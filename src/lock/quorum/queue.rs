@@ -60,14 +60,7 @@ impl Queues {
         let queue = Arc::new(NameQueue {
             name: Arc::clone(name),
             queues: Arc::clone(self),
-            turn: tokio::sync::Mutex::new(Rounds {
-                listeners: None,
-                under_way: None,
-                retry: Retry::new(needed),
-                pauses: Pauses::new(),
-                ended_at: Moment::default(),
-                reported_at: Moment::default(),
-            }),
+            turn: tokio::sync::Mutex::new(Rounds::new(needed)),
             news: watch::Sender::new(LockNews::Nothing),
         });
         queues.insert(Arc::clone(name), Arc::downgrade(&queue));
@@ -148,6 +141,17 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
+    fn new(needed: usize) -> Self {
+        Self {
+            listeners: None,
+            under_way: None,
+            retry: Retry::new(needed),
+            pauses: Pauses::new(),
+            ended_at: Moment::default(),
+            reported_at: Moment::default(),
+        }
+    }
+
     /// A round got the lock.
     pub(super) fn got(&mut self, now: Moment, poll: Duration) {
         self.pauses = Pauses::new();
@@ -174,5 +178,64 @@ impl Rounds {
     pub(super) async fn wake_up(&mut self, nodes: &[Arc<QuorumNode>], names: &Arc<Names>) -> usize {
         let open = || Listeners::open(nodes, names);
         self.listeners.get_or_insert_with(open).next().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment::from_nanos(1);
+    const POLL: Duration = Duration::from_secs(60);
+
+    /// A round begins, and finds too many nodes busy. Returns whether the next one is due after a pause instead of a poll.
+    fn pauses(rounds: &mut Rounds, some: bool) -> bool {
+        rounds.retry.begins();
+        let found = BusyNodes {
+            some,
+            granted: 0,
+            free_at: Moment::NEVER,
+        };
+        rounds.busy(NOW, NOW, POLL, &found);
+        rounds.retry.next() < NOW + POLL
+    }
+
+    /// Three of five nodes are needed, and as many rounds met others as there are pauses.
+    fn behind_all_pauses() -> Rounds {
+        let mut rounds = Rounds::new(3);
+        while pauses(&mut rounds, true) {}
+        rounds
+    }
+
+    #[test]
+    fn rounds_that_meet_others_pause_only_so_often() {
+        let mut rounds = Rounds::new(3);
+        let paused = [(); 6].map(|()| pauses(&mut rounds, true));
+        assert_eq!(paused, [true, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_refusal_without_a_release_brings_no_new_pauses() {
+        let mut rounds = behind_all_pauses();
+        assert!(!pauses(&mut rounds, false));
+        assert!(!pauses(&mut rounds, true));
+    }
+
+    #[test]
+    fn a_release_brings_new_pauses() {
+        let mut rounds = behind_all_pauses();
+        for place in 0..3 {
+            rounds.retry.woken_by(place, NOW, 0.0);
+        }
+        assert!(!pauses(&mut rounds, false), "another got it");
+        assert!(pauses(&mut rounds, true));
+    }
+
+    #[test]
+    fn a_grant_brings_new_pauses() {
+        let mut rounds = behind_all_pauses();
+        rounds.retry.begins();
+        rounds.got(NOW, POLL);
+        assert!(pauses(&mut rounds, true));
     }
 }

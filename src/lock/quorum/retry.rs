@@ -169,6 +169,68 @@ mod tests {
         ]
     }
 
+    const NOW: Moment = Moment::from_nanos(1);
+    const POLL: Duration = Duration::from_secs(60);
+
+    /// One node wakes the waiter. Returns after how many ms it tries, if no other does.
+    fn wait_for_others(retry: &mut Retry) -> u128 {
+        retry.woken_by(0, NOW, 0.0);
+        NOW.until(retry.next()).as_millis()
+    }
+
+    /// The try that is due begins, and is refused.
+    fn refused(retry: &mut Retry) {
+        retry.begins();
+        retry.refused(NOW, POLL, Moment::NEVER, 0, 0.0);
+    }
+
+    /// Three of five nodes are needed, and the first alone led to two tries that were refused.
+    fn behind_two_false_alarms() -> Retry {
+        let mut retry = Retry::new(3);
+        for _ in 0..2 {
+            wait_for_others(&mut retry);
+            refused(&mut retry);
+        }
+        retry
+    }
+
+    #[test]
+    fn the_wait_for_others_grows_with_each_false_alarm() {
+        let mut retry = Retry::new(3);
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            waits.push(wait_for_others(&mut retry));
+            refused(&mut retry);
+        }
+        assert_eq!(waits, [5, 20, 80, 320, 1280, 1280]);
+    }
+
+    #[test]
+    fn a_poll_that_is_refused_is_no_false_alarm() {
+        let mut retry = behind_two_false_alarms();
+        refused(&mut retry);
+        assert_eq!(wait_for_others(&mut retry), 80);
+    }
+
+    #[test]
+    fn behind_a_release_the_wait_for_others_is_short_again() {
+        let mut retry = behind_two_false_alarms();
+        for place in 1..4 {
+            retry.woken_by(place, NOW, 0.0);
+        }
+        assert_eq!(retry.next(), NOW);
+        refused(&mut retry);
+        assert_eq!(wait_for_others(&mut retry), 5);
+    }
+
+    #[test]
+    fn behind_a_grant_the_wait_for_others_is_short_again() {
+        let mut retry = behind_two_false_alarms();
+        retry.begins();
+        retry.got(NOW, POLL);
+        assert_eq!(wait_for_others(&mut retry), 5);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
