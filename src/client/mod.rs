@@ -242,7 +242,7 @@ impl Client {
         core.close(LostReason::Shutdown);
         self.engine.joined().await;
         let mut unreleased = names(&holds, has_no_answer);
-        // Releases of attempts, which nobody held.
+        // Unanswered releases that no guard stands for.
         let mut known: HashSet<_> = unreleased.iter().cloned().collect();
         let left = core.report.left().into_iter();
         unreleased.extend(left.filter(|name| known.insert(name.clone())));

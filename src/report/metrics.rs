@@ -149,7 +149,7 @@ impl Metrics {
     }
 }
 
-/// Times one command. If it is dropped before the end, nobody waited for the reply.
+/// Times one command. Dropped before the end, it counts as `unanswered`.
 pub(crate) struct CommandTimer {
     all: Option<Arc<Instruments>>,
     command: &'static str,

@@ -1,5 +1,4 @@
-//! What is sent: the list of all scripts, and a command before and after it is encoded. And what is answered: one grammar
-//! for all scripts.
+//! All scripts, the commands that call them, and the one format of their replies.
 //!
 //! A reply is a code, or `{code, n}` where the code has a number; a number that is left out is 0. Two codes have two numbers.
 //! From -1 up a code is the answer of `PTTL` about a lock that others have. So a plain `PTTL` is read in the same way: -2
@@ -242,8 +241,7 @@ impl<'a> Call<'a> {
         self.arg(names.channel()).publishes()
     }
 
-    /// The script publishes: with `PUBLISH`, or with the command that a cluster node needs, which becomes its last
-    /// argument.
+    /// The script publishes: by `PUBLISH`, or by the command that it gets as its last argument.
     pub(crate) fn publishes(self) -> Self {
         let publishes = true;
         Self { publishes, ..self }

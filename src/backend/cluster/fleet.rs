@@ -102,7 +102,7 @@ impl Message for Option<AckCommand> {
 
 /// A question whose answer is read as it is.
 struct Question {
-    /// What is asked where channels belong to all nodes, and where they belong to slots.
+    /// The command for classic channels, and for sharded ones.
     words: [Encoded; 2],
     answer: Option<oneshot::Sender<Value>>,
 }
@@ -237,8 +237,7 @@ impl Pending {
         Self::queued(sending.boxed(), lane, Turn::Hold, false)
     }
 
-    /// Starts a question that changes nothing. When the result says that it was answered, `answer` has what the server said.
-    /// Where channels belong to slots, `sharded` is sent instead.
+    /// Starts a question that changes nothing. The server's reply goes to `answer`. With sharded channels `sharded` is sent.
     pub(crate) fn ask(
         fleet: &Arc<Fleet>,
         call: &Call<'_>,
@@ -328,7 +327,7 @@ impl Fleet {
         route
     }
 
-    /// Gives up the connection home if there is a cluster.
+    /// In a cluster, closes the lane home.
     pub(crate) fn settle(&self) {
         if self.cluster.is_joined() {
             self.home.lane.rest();
@@ -525,7 +524,7 @@ impl Backend {
     }
 }
 
-/// The runtimes that turned out to have no timers or no I/O. No other runtime ever gets the same id.
+/// Runtimes without timers or I/O. Tokio never uses an id twice.
 static UNFIT: Mutex<Vec<Id>> = Mutex::new(Vec::new());
 
 /// Whether the current runtime has timers and I/O. The only way to find out is to use them: tokio panics without them. So

@@ -13,8 +13,8 @@
 //!    Commands of one slot use one queue, and keep their order there. A batch must not overtake another that is under way,
 //!    so it joins it only on a connection that is up.
 //! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
-//!    batch in each [`PROBE`] finds out whether the replicas are back. For an acquire the server is asked, without a
-//!    `WAIT`, whether others have the lock: that it is busy needs no acknowledgement.
+//!    batch in each [`PROBE`] finds out whether the replicas are back. An acquire only asks, without a `WAIT`,
+//!    whether the lock is busy: that needs no acknowledgement.
 //! 5. Only so many acquires come here as can be sent at once, and at least a fourth of a batch. The others wait in the
 //!    queue of the lane, where their command time-outs do not run. Commands about holds come here at once, and wait here.
 

@@ -18,7 +18,7 @@ use crate::names::{Family, Names};
 use crate::script::call::{FENCED_ACQUIRE, FENCED_RAISE, FENCED_REENTER, REENTER};
 use crate::script::{Call, HoldRef};
 
-/// The kind of [`FencedLock`]. Its guards have one with the token of their hold.
+/// The kind of [`FencedLock`]. A value is the token of a guard's hold.
 #[derive(Debug)]
 pub struct Fenced(FencingToken);
 
@@ -54,7 +54,7 @@ impl LockKind for Fenced {
 /// ```
 ///
 /// Beyond the errors of the plain lock: [`Error::WrongType`] when the token's key is not a number,
-/// [`Error::FencingTokenTooLarge`] when that number has no successor. The lock is not taken then.
+/// [`Error::FencingTokenTooLarge`] when that number is 2^53 or more. The lock is not taken then.
 #[doc(alias = "RFencedLock")]
 pub type FencedLock = Handle<Fenced>;
 
@@ -92,7 +92,7 @@ impl IsGuard for FencedGuard {
     }
 }
 
-/// The same lock as the plain one, and the key of its tokens.
+/// The plain lock's names, and the tokens' key.
 const FAMILY: Family = Family {
     others: &["redisson_lock_token"],
     ..Family::PLAIN

@@ -40,7 +40,7 @@ pub trait SemaphoreKind: sealed::Sealed + Send + Sync + 'static {
     #[doc(hidden)]
     const HANDLE: &'static str;
 
-    /// Whether Redisson keeps the records of taken permits.
+    /// Whether Redisson, too, records taken permits.
     #[doc(hidden)]
     const RECORDED: bool;
 }
