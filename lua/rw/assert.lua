@@ -2,14 +2,14 @@
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string that lives as long as the lease of a read hold; missing while a slot migrates
--- KEYS[3] writers   - as in mark.lua; likewise
+-- KEYS[3] writers   - as in note.lua; likewise
 -- ARGV[1] hold id
 -- ARGV[2] lease     - ms, 1 to 2^53; 0 leaves the lease as it is
 -- ARGV[3] count     - hold count of a write hold; 0 leaves the count as it is
 -- ARGV[4] joins     - 1: one more reader wants to share the hold, and the lease is written only if no writer waits
 --
 -- Returns   -2 the hold exists; {-2, 1} it is a read hold, and the call has no timeout key; -5 it does not exist, also
---           when the key has another type; else, when one more reader wants to share it, a writer waits, whose mark
+--           when the key has another type; else, when one more reader wants to share it, a writer waits, whose note
 --           readers heed for so many ms
 -- Publishes nothing
 -- Repeat    writes the same count; no TTL shrinks
@@ -32,7 +32,7 @@ local last = joins and redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2]
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
-  -- A mark that would last longer than any is left from before the server's time went back.
+  -- A note that would last longer than any is left from before the server's time went back.
   if waits_ms > 3000 then waits_ms = 0 end
 end
 

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
 -- KEYS[2] timeout   - string that lives as long as the lease of this read hold
--- KEYS[3] writers   - as in mark.lua
+-- KEYS[3] writers   - as in note.lua
 -- ARGV[1] hold id   - field, fresh for every attempt
 -- ARGV[2] lease     - ms, 1 to 2^53
 --
@@ -24,7 +24,7 @@ local waits_ms, last = 0, redis.call('ZREVRANGE', writers, 0, 0, 'WITHSCORES')[2
 if last then
   local now = redis.call('TIME')
   waits_ms = last - now[1] * 1000 - math.floor(now[2] / 1000)
-  -- A mark that would last longer than any is left from before the server's time went back.
+  -- A note that would last longer than any is left from before the server's time went back.
   if waits_ms < 0 or waits_ms > 3000 then waits_ms = 0 end
 end
 if mode and not again and waits_ms > 0 then

@@ -1,10 +1,10 @@
--- Starts a write hold: takes the lock when it is free. A try that waits leaves a mark, and new readers stay out.
+-- Starts a write hold: takes the lock when it is free. A try that waits leaves a note, and new readers stay out.
 --
 -- KEYS[1] lock      - hash: mode -> read or write; hold id, or hold id:write -> hold count
--- KEYS[2] writers   - as in mark.lua
+-- KEYS[2] writers   - as in note.lua
 -- ARGV[1] hold id   - fresh for every attempt; begins with the client
 -- ARGV[2] lease     - ms, 1 to 2^53
--- ARGV[3] cycle     - ms for which readers heed marks, as in mark.lua; 0 leaves no mark
+-- ARGV[3] cycle     - ms for which readers heed notes, as in note.lua; 0 leaves no note
 --
 -- Returns   -2 acquired; -3 the key is not a read/write lock; else busy: the lock's PTTL in ms (-1: no TTL)
 -- Publishes nothing
@@ -15,19 +15,19 @@ if not string.match(ARGV[2] or '', '^%d+$') or lease_ms < 1 or lease_ms > 2 ^ 53
 end
 
 local client, cycle_ms = string.match(ARGV[1], '^[^:]*'), tonumber(ARGV[3]) or 0
-local mark_ms = 3000
+local note_ms = 3000
 
--- As mark.lua does, but whatever is refused does not fail the try.
-local function leave_mark()
+-- As note.lua does, but whatever is refused does not fail the try.
+local function leave_note()
   local now = redis.call('TIME')
   local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
   local pause_ms, ends = math.floor(cycle_ms / 3), tonumber(redis.call('ZSCORE', writers, 'cycle'))
   ends = ends and math.min(-ends, now_ms + cycle_ms)
   if not ends or now_ms >= ends + pause_ms then ends = now_ms + cycle_ms end
   if now_ms >= ends then return end
-  local until_ms = string.format('%.0f', math.min(now_ms + mark_ms, ends))
+  local until_ms = string.format('%.0f', math.min(now_ms + note_ms, ends))
   redis.call('ZADD', writers, until_ms, client, string.format('%.0f', -ends), 'cycle')
-  local keep_ms = now_ms + mark_ms < ends and mark_ms or ends + pause_ms - now_ms
+  local keep_ms = now_ms + note_ms < ends and note_ms or ends + pause_ms - now_ms
   local expires = redis.pcall('PEXPIRE', writers, string.format('%.0f', keep_ms))
   if type(expires) == 'table' then redis.call('ZREM', writers, client, 'cycle') end
 end
@@ -36,7 +36,7 @@ local ttl_ms = redis.call('PTTL', lock)
 if ttl_ms ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
   local mode = redis.call('HGET', lock, 'mode')
   if mode ~= 'read' and mode ~= 'write' then return -3 end
-  if cycle_ms > 0 then pcall(leave_mark) end
+  if cycle_ms > 0 then pcall(leave_note) end
   return ttl_ms
 end
 
@@ -47,7 +47,7 @@ if type(expires) == 'table' then
   if ttl_ms == -2 then redis.call('HDEL', lock, 'mode', field) end -- no field without a TTL
   return expires
 end
--- Without any other mark the cycle is over.
+-- Without any other note the cycle is over.
 if redis.pcall('ZREM', writers, client) == 1 and redis.pcall('ZCOUNT', writers, '(0', '+inf') == 0 then
   redis.pcall('DEL', writers)
 end

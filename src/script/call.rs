@@ -10,7 +10,7 @@
 //! | -2 | done: granted, entered, found, given back, ended, written; or the lock is free | by the script: see its header |
 //! | -3 | the key is of another kind, or the token is not a number; nothing was written | |
 //! | -4 | no fencing token up to 2^53 is left; nothing was written | |
-//! | -5 | what the call is about does not exist: the hold, the place, the mark | |
+//! | -5 | what the call is about does not exist: the hold, the place, the note | |
 //! | -6 | granted, and a writer waits | |
 //! | -7 | ended, and the wake-up was published | how many clients received it |
 //! | -8 | ended, and the server refused the wake-up | as with -2 |
@@ -91,7 +91,7 @@ scripts! {
     RW_ASSERT_TIMEOUT = "rw/assert_timeout.lua",
     RW_RELEASE = "rw/release.lua",
     RW_DOWNGRADE = "rw/downgrade.lua",
-    RW_MARK = "rw/mark.lua",
+    RW_NOTE = "rw/note.lua",
     RW_FORCE_RELEASE = "rw/force_release.lua",
     RW_LOOK = "rw/look.lua",
     PERMITS_ACQUIRE = "permits/acquire.lua",

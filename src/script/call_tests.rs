@@ -6,7 +6,7 @@ use crate::script::call::{ACQUIRE, ALL, RELEASE};
 
 fn names() -> Names {
     let family = Family {
-        others: &["marks"],
+        others: &["notes"],
         ..Family::PLAIN
     };
     Names::of(&family, "", "x").unwrap()

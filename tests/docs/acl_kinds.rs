@@ -234,7 +234,7 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
     }
 }
 
-/// A mark is left, heeded and taken away, and a writer becomes a reader, which leaves many others behind.
+/// A note is left, heeded and taken away, and a writer becomes a reader, which leaves many others behind.
 #[tokio::test]
 async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
     let (more, _) = documented("write");
@@ -261,8 +261,8 @@ async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
         let channel = "redisson_rwlock:{app:x}";
         let mut done = run("write_acquire", &[lock, writers], &["a:1", "30000", "0"]).await;
         done &= run("downgrade", &[lock, timeout], &["a:1", "30000", channel]).await;
-        done &= run("mark", &[lock, writers], &["b", "3000", channel]).await;
-        done &= run("mark", &[lock, writers], &["b", "0", channel]).await;
+        done &= run("note", &[lock, writers], &["b", "3000", channel]).await;
+        done &= run("note", &[lock, writers], &["b", "0", channel]).await;
         for reader in 0..40 {
             let field = format!("dead:{reader}");
             server.cmd(&["HSET", lock, &field, "1"]).await;

@@ -400,7 +400,7 @@ async fn a_writer_that_is_killed_while_it_waits_keeps_nobody_out() {
         let waits = scene.writer_waits(one, "dead").await;
         one.worker.kill();
         drop(waits);
-        // By the end of its mark, if it left one.
+        // By the end of its note, if it left one.
         scene.reads_in_time().await;
         scene.nobody_writes(Duration::from_millis(100)).await;
         let writer = scene.writer_waits(other, "w").await;

@@ -97,7 +97,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url()).command_timeout(ms(2_000));
     let client = builder.connect().await.unwrap();
-    // Readers heed its mark for longer than anybody here waits.
+    // Readers heed its note for longer than anybody here waits.
     let builder = Client::builder(&server.url()).watchdog_lease(LONG * 10);
     let other = builder.connect().await.unwrap();
     let read = client.get_read_write_lock("x").read_lock();
@@ -112,7 +112,7 @@ async fn i9_a_read_level_that_nobody_collects_keeps_no_stranger_out() {
     })
     .await;
     let writing = tokio::spawn(async move { write.lock().await });
-    eventually("it is marked", LONG, async || {
+    eventually("it is noted", LONG, async || {
         server.exists("watchlock_writers:{x}").await
     })
     .await;

@@ -9,10 +9,10 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, clean, connect, ms, poll_once, soon, without_polls};
-use crate::writers::mark;
+use crate::writers::note;
 use crate::{try_read, try_write};
 
-const MARKS: &str = "watchlock_writers:{x}";
+const NOTES: &str = "watchlock_writers:{x}";
 
 #[tokio::test]
 async fn a_level_that_is_left_to_its_lease_before_redis_heard_of_its_turn_ends_with_it() {
@@ -162,7 +162,7 @@ async fn a_refused_reader_lengthens_no_lease() {
     let write = b.get_read_write_lock("x").write_lock();
     let mut writing = Box::pin(write.lock());
     assert!(poll_once(&mut writing).await.is_none());
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     let read = a.get_read_write_lock("x").read_lock();
     let hour = Lease::Fixed(Duration::from_secs(3_600));
     assert!(read.try_lock(Duration::ZERO, hour).await.unwrap().is_none());
@@ -185,18 +185,18 @@ async fn a_refused_reader_makes_the_next_readers_ask() {
     // The chance lasts only a moment: one of several rounds is quick enough.
     for _ in 0..20 {
         let reading = lock.lock().await.unwrap();
-        mark(&server, 3_000).await;
+        note(&server, 3_000).await;
         assert!(lock.try_lock(Duration::ZERO, hour).await.unwrap().is_none());
         assert!(try_read(&client, "x").await.is_none(), "a writer waits");
-        server.cmd(&["DEL", MARKS]).await;
+        server.cmd(&["DEL", NOTES]).await;
         reading.unlock().await.unwrap();
     }
     clean(&server).await;
 }
 
-/// The keeper leaves its marks.
+/// The keeper leaves its notes.
 #[tokio::test]
-async fn a_mark_that_may_not_be_dated_is_not_left() {
+async fn a_note_that_may_not_be_dated_is_not_left() {
     let server = RedisServer::start();
     let client = connect(&server).await;
     let reading = try_read(&client, "x").await.unwrap();
@@ -210,8 +210,8 @@ async fn a_mark_that_may_not_be_dated_is_not_left() {
     })
     .await;
     server.cmd(&["ACL", "SETUSER", "default", "+pttl"]).await;
-    if server.exists(MARKS).await {
-        assert!(server.pttl(MARKS).await >= 0, "no key without TTL");
+    if server.exists(NOTES).await {
+        assert!(server.pttl(NOTES).await >= 0, "no key without TTL");
     }
     reading.unlock().await.unwrap();
     soon(writing).await.unwrap().unlock().await.unwrap();

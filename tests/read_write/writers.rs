@@ -11,7 +11,7 @@ use watchlock_support::server::RedisServer;
 use crate::common::{LONG, clean, connect, connect_short, ms, poll_once, soon, without_polls};
 use crate::{reads, try_read, try_write};
 
-const MARKS: &str = "watchlock_writers:{x}";
+const NOTES: &str = "watchlock_writers:{x}";
 
 #[tokio::test]
 async fn a_writer_gets_in_among_overlapping_readers() {
@@ -47,9 +47,9 @@ async fn a_writer_gets_in_among_overlapping_readers() {
     clean(&server).await;
 }
 
-/// The mark of the one before is removed; that of the next comes sooner than one that is left again after a second.
+/// The note of the one before is removed; that of the next comes sooner than one that is left again after a second.
 #[tokio::test]
-async fn a_writer_behind_one_that_gave_up_is_marked_soon() {
+async fn a_writer_behind_one_that_gave_up_is_noted_soon() {
     let server = RedisServer::start();
     let (clock, ahead) = Clock::driven();
     let client = Client::builder(&server.url()).clock(clock).connect();
@@ -57,18 +57,18 @@ async fn a_writer_behind_one_that_gave_up_is_marked_soon() {
     ahead.stop();
     let lock = client.get_read_write_lock("x");
     let reading = lock.read_lock().lock().await.unwrap();
-    let marked = async |is: bool| {
+    let noted = async |is: bool| {
         eventually("as it should be", LONG, async || {
-            server.exists(MARKS).await == is
+            server.exists(NOTES).await == is
         })
         .await;
     };
     for _ in 0..5 {
         let write = lock.write_lock();
         let waits = tokio::spawn(async move { write.lock().await });
-        marked(true).await;
+        noted(true).await;
         waits.abort();
-        marked(false).await;
+        noted(false).await;
         ahead.advance(ms(100));
     }
     reading.unlock().await.unwrap();
@@ -77,19 +77,19 @@ async fn a_writer_behind_one_that_gave_up_is_marked_soon() {
 }
 
 #[tokio::test]
-async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
+async fn a_writer_that_waits_leaves_a_note_and_takes_it_away() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
     let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
     assert!(try_write(&b, "x").await.is_none());
-    assert!(!server.exists(MARKS).await, "one try leaves none");
+    assert!(!server.exists(NOTES).await, "one try leaves none");
     let write = b.get_read_write_lock("x").write_lock();
     let mut writing = Box::pin(write.lock());
     assert!(poll_once(&mut writing).await.is_none());
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
-    let left = server.pttl(MARKS).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
+    let left = server.pttl(NOTES).await;
     assert!((1..=3_000).contains(&left), "{left}");
-    let member: Vec<String> = server.query(&["ZRANGE", MARKS, "0", "-1"]).await;
+    let member: Vec<String> = server.query(&["ZRANGE", NOTES, "0", "-1"]).await;
     assert_eq!(member, ["cycle", &b.id().to_string()]);
     assert!(try_read(&b, "x").await.is_none());
     tokio::time::sleep(ms(60)).await;
@@ -97,16 +97,16 @@ async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
         try_read(&a, "x").await.is_none(),
         "readers elsewhere heed it"
     );
-    // The mark is left again and again.
+    // The note is left again and again.
     tokio::time::sleep(ms(3_500)).await;
-    assert!(server.exists(MARKS).await);
+    assert!(server.exists(NOTES).await);
     let late = a.get_read_write_lock("x").read_lock();
     let waiting = tokio::spawn(async move { late.lock().await.unwrap() });
     tokio::time::sleep(ms(100)).await;
     drop(writing);
     soon(waiting).await.unwrap().unlock().await.unwrap();
-    eventually("the mark is gone", LONG, async || {
-        !server.exists(MARKS).await
+    eventually("the note is gone", LONG, async || {
+        !server.exists(NOTES).await
     })
     .await;
     reading.unlock().await.unwrap();
@@ -114,33 +114,33 @@ async fn a_writer_that_waits_leaves_a_mark_and_takes_it_away() {
 }
 
 #[tokio::test]
-async fn a_writer_waits_behind_its_own_clients_readers_and_is_marked() {
+async fn a_writer_waits_behind_its_own_clients_readers_and_is_noted() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
     let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
     let write = a.get_read_write_lock("x").write_lock();
     let waiting = tokio::spawn(async move { write.lock().await.unwrap() });
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     assert!(try_read(&b, "x").await.is_none());
     assert!(try_read(&a, "x").await.is_none());
     reading.unlock().await.unwrap();
     let guard = soon(waiting).await.unwrap();
-    assert!(!server.exists(MARKS).await, "the grant takes it away");
+    assert!(!server.exists(NOTES).await, "the grant takes it away");
     guard.unlock().await.unwrap();
     clean(&server).await;
 }
 
 #[tokio::test]
-async fn a_client_that_ends_takes_its_mark_with_it() {
+async fn a_client_that_ends_takes_its_note_with_it() {
     let server = RedisServer::start();
     let (a, b) = (connect(&server).await, connect(&server).await);
     let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
     let write = b.get_read_write_lock("x").write_lock();
     let waiting = tokio::spawn(async move { write.lock().await.map(drop) });
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     b.shutdown(ms(100)).await;
     assert!(soon(waiting).await.unwrap().is_err());
-    assert!(!server.exists(MARKS).await);
+    assert!(!server.exists(NOTES).await);
     let again = soon(a.get_read_write_lock("x").read_lock().lock())
         .await
         .unwrap();
@@ -149,14 +149,14 @@ async fn a_client_that_ends_takes_its_mark_with_it() {
     clean(&server).await;
 }
 
-/// Leaves the mark of a writer elsewhere, for so many ms.
-pub(crate) async fn mark(server: &RedisServer, left: u64) {
+/// Leaves the note of a writer elsewhere, for so many ms.
+pub(crate) async fn note(server: &RedisServer, left: u64) {
     let now: Vec<u64> = server.query(&["TIME"]).await;
     let heeded = (now[0] * 1_000 + now[1] / 1_000 + left).to_string();
-    server.cmd(&["ZADD", MARKS, &heeded, "somebody"]).await;
+    server.cmd(&["ZADD", NOTES, &heeded, "somebody"]).await;
 }
 
-/// A reader that does not heed marks.
+/// A reader that does not heed notes.
 async fn reads_for_ever(server: &RedisServer) {
     let timeout = "{x}:java:1:rwlock_timeout:1";
     for command in [
@@ -169,7 +169,7 @@ async fn reads_for_ever(server: &RedisServer) {
 }
 
 #[tokio::test]
-async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
+async fn a_note_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     let server = RedisServer::start();
     let a = connect(&server).await;
     let builder = watchlock::Client::builder(&server.url()).watchdog_lease(ms(1_500));
@@ -178,7 +178,7 @@ async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     let write = b.get_read_write_lock("x").write_lock();
     let mut writing = Box::pin(write.lock());
     assert!(poll_once(&mut writing).await.is_none());
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     assert!(try_read(&a, "x").await.is_none());
     let guard = soon(a.get_read_write_lock("x").read_lock().lock())
         .await
@@ -188,7 +188,7 @@ async fn a_mark_is_heeded_for_the_watchdogs_lease_and_no_longer() {
     drop(writing);
 }
 
-/// Neither client leaves a mark while the other one pauses.
+/// Neither client leaves a note while the other one pauses.
 #[tokio::test]
 async fn a_reader_gets_in_beside_writers_of_two_clients() {
     let server = RedisServer::start();
@@ -260,7 +260,7 @@ async fn a_new_writer_is_heeded_beside_one_whose_time_is_over() {
     let write = b.get_read_write_lock("x").write_lock();
     let mut first = Box::pin(write.lock());
     assert!(poll_once(&mut first).await.is_none());
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     eventually("it is heeded no more", LONG, async || {
         try_read(&a, "x").await.is_some()
     })
@@ -276,11 +276,11 @@ async fn a_new_writer_is_heeded_beside_one_whose_time_is_over() {
 }
 
 #[tokio::test]
-async fn on_a_free_lock_nobody_heeds_a_mark() {
+async fn on_a_free_lock_nobody_heeds_a_note() {
     let server = RedisServer::start();
     let client = connect(&server).await;
-    mark(&server, 3_000).await;
-    server.cmd(&["PEXPIRE", MARKS, "3000"]).await;
+    note(&server, 3_000).await;
+    server.cmd(&["PEXPIRE", NOTES, "3000"]).await;
     let guard = try_read(&client, "x").await.unwrap();
     assert!(try_read(&client, "x").await.is_none(), "the next one does");
     guard.unlock().await.unwrap();
@@ -345,13 +345,13 @@ async fn a_writer_behind_its_own_clients_readers_asks_at_its_polls_only() {
         "a reader is refused for a writer elsewhere",
         LONG,
         async || {
-            mark(&server, 1_000).await;
+            note(&server, 1_000).await;
             let reader = lock.read_lock().try_lock(Duration::ZERO, hour).await;
             reader.unwrap().is_none()
         },
     )
     .await;
-    server.cmd(&["DEL", MARKS]).await;
+    server.cmd(&["DEL", NOTES]).await;
     let write = lock.write_lock();
     let mut writing = Box::pin(write.lock());
     assert!(poll_once(&mut writing).await.is_none());
@@ -396,7 +396,7 @@ async fn a_writer_gets_in_at_once_when_the_last_reader_goes() {
 
 /// Nothing lingers then, so the job ends with its waiter.
 #[tokio::test]
-async fn a_writer_that_may_not_listen_takes_its_mark_away() {
+async fn a_writer_that_may_not_listen_takes_its_note_away() {
     let server = RedisServer::start();
     let rights = ["on", ">deaf", "~*", "&*", "+@all", "-@pubsub", "+publish"];
     server
@@ -410,7 +410,7 @@ async fn a_writer_that_may_not_listen_takes_its_mark_away() {
     let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
     let write = b.get_read_write_lock("x").write_lock();
     let writing = tokio::spawn(async move { write.lock().await.map(drop) });
-    eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+    eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
     let away = server.calls_of("zrem").await;
     writing.abort();
     // By itself it would end silently.
@@ -418,12 +418,12 @@ async fn a_writer_that_may_not_listen_takes_its_mark_away() {
         server.calls_of("zrem").await > away
     })
     .await;
-    assert!(!server.exists(MARKS).await);
+    assert!(!server.exists(NOTES).await);
     reading.unlock().await.unwrap();
     clean(&server).await;
 }
 
-/// A client waits for the end of a mark before it ends itself, but not for a mark that is gone.
+/// A client waits for the end of a note before it ends itself, but not for a note that is gone.
 #[tokio::test]
 async fn a_client_whose_writer_gave_up_before_ends_at_once() {
     let server = RedisServer::start();
@@ -435,10 +435,10 @@ async fn a_client_whose_writer_gave_up_before_ends_at_once() {
         let write = b.get_read_write_lock("x").write_lock();
         let mut writing = Box::pin(write.lock());
         assert!(poll_once(&mut writing).await.is_none());
-        eventually("it is marked", LONG, async || server.exists(MARKS).await).await;
+        eventually("it is noted", LONG, async || server.exists(NOTES).await).await;
         drop(writing);
-        eventually("the mark is gone", LONG, async || {
-            !server.exists(MARKS).await
+        eventually("the note is gone", LONG, async || {
+            !server.exists(NOTES).await
         })
         .await;
         // Over the connection that took it away, so the client has heard of that.

@@ -85,13 +85,13 @@ impl Scene {
     /// What was published since the last call.
     pub(crate) async fn messages(&mut self) -> Vec<String> {
         let server = &self.server;
-        server.cmd(&["PUBLISH", &channel(LOCK), "mark"]).await;
+        server.cmd(&["PUBLISH", &channel(LOCK), "note"]).await;
         let mut messages = Vec::new();
         let mut stream = self.listener.on_message();
         loop {
             let message = stream.next().await.expect("the listener lives");
             let text: String = message.get_payload().unwrap();
-            if text == "mark" {
+            if text == "note" {
                 return messages;
             }
             messages.push(text);

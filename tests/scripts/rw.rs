@@ -11,7 +11,7 @@ const ASSERT: &str = include_str!("../../lua/rw/assert.lua");
 const RELEASE: &str = include_str!("../../lua/rw/release.lua");
 const ASSERT_TIMEOUT: &str = include_str!("../../lua/rw/assert_timeout.lua");
 const DOWNGRADE: &str = include_str!("../../lua/rw/downgrade.lua");
-const MARK: &str = include_str!("../../lua/rw/mark.lua");
+const NOTE: &str = include_str!("../../lua/rw/note.lua");
 const FORCE: &str = include_str!("../../lua/rw/force_release.lua");
 const LOOK: &str = include_str!("../../lua/rw/look.lua");
 
@@ -63,8 +63,8 @@ impl Call {
         Self::new(READ, &[LOCK, &timeout(hold), WRITERS], &[hold, lease])
     }
 
-    fn write(hold: &str, lease: &str, mark: &str) -> Self {
-        Self::new(WRITE, &[LOCK, WRITERS], &[hold, lease, mark])
+    fn write(hold: &str, lease: &str, note: &str) -> Self {
+        Self::new(WRITE, &[LOCK, WRITERS], &[hold, lease, note])
     }
 
     fn assert(hold: &str, lease: &str, count: &str) -> Self {
@@ -92,8 +92,8 @@ impl Call {
         )
     }
 
-    fn mark(client: &str, ms: &str) -> Self {
-        Self::new(MARK, &[LOCK, WRITERS], &[client, ms, &channel(LOCK)])
+    fn note(client: &str, ms: &str) -> Self {
+        Self::new(NOTE, &[LOCK, WRITERS], &[client, ms, &channel(LOCK)])
     }
 
     fn assert_lock(hold: &str, lease: &str) -> Self {
@@ -394,10 +394,10 @@ async fn a_downgrade_leaves_a_read_hold_with_the_longer_lease() {
 }
 
 #[tokio::test]
-async fn a_mark_keeps_new_readers_out_while_others_read() {
+async fn a_note_keeps_new_readers_out_while_others_read() {
     let mut scene = Scene::new().await;
     assert_eq!(
-        scene.go(Call::mark(CLIENT, "3000")).await,
+        scene.go(Call::note(CLIENT, "3000")).await,
         -5,
         "nobody reads"
     );
@@ -416,19 +416,19 @@ async fn a_mark_keeps_new_readers_out_while_others_read() {
     assert!((1..=2_000).contains(&asked), "{asked}");
     assert_eq!(scene.go(Call::assert(THEIRS, "30000", "0")).await, -2);
     for _ in 0..2 {
-        assert_eq!(scene.go(Call::mark(CLIENT, "3000")).await, -2);
+        assert_eq!(scene.go(Call::note(CLIENT, "3000")).await, -2);
     }
-    assert_eq!(scene.go(Call::mark("other", "3000")).await, -2);
-    assert_eq!(scene.go(Call::mark(CLIENT, "0")).await, -2);
+    assert_eq!(scene.go(Call::note("other", "3000")).await, -2);
+    assert_eq!(scene.go(Call::note(CLIENT, "0")).await, -2);
     assert!(scene.messages().await.is_empty(), "another one waits");
-    assert_eq!(scene.go(Call::mark("other", "0")).await, -2);
+    assert_eq!(scene.go(Call::note("other", "0")).await, -2);
     assert_eq!(scene.messages().await, ["1"]);
-    assert_eq!(scene.go(Call::mark("other", "0")).await, -5);
+    assert_eq!(scene.go(Call::note("other", "0")).await, -5);
     assert!(scene.messages().await.is_empty());
     assert!(!scene.server.exists(WRITERS).await);
 }
 
-/// Each writer leaves its mark every second, and tries now and then; the second one comes 5 s later.
+/// Each writer leaves its note every second, and tries now and then; the second one comes 5 s later.
 #[tokio::test]
 async fn all_writers_are_heeded_for_one_cycle_and_then_none_for_a_third_of_it() {
     let scene = Scene::new().await;
@@ -436,7 +436,7 @@ async fn all_writers_are_heeded_for_one_cycle_and_then_none_for_a_third_of_it() 
     let begun = 1_700_000_000_000;
     for second in 0..36 {
         let now = begun + second * 1_000;
-        scene.go_at(now, Call::mark(CLIENT, "9000")).await;
+        scene.go_at(now, Call::note(CLIENT, "9000")).await;
         if second >= 5 {
             scene
                 .go_at(now, Call::write("other:1", "30000", "9000"))
@@ -449,7 +449,7 @@ async fn all_writers_are_heeded_for_one_cycle_and_then_none_for_a_third_of_it() 
             assert!((-2..=3_000).contains(&answer));
             scene.go(Call::release(LATER)).await;
         }
-        scene.assert_leased("marked").await;
+        scene.assert_leased("noted").await;
     }
 }
 
@@ -469,23 +469,23 @@ async fn a_grant_ends_the_cycle_when_no_other_writer_waits() {
     }
 }
 
-/// The marks of that time must not last for an hour, nor may their cycle.
+/// The notes of that time must not last for an hour, nor may their cycle.
 #[tokio::test]
-async fn after_the_servers_time_went_back_no_mark_lasts_longer_than_before() {
+async fn after_the_servers_time_went_back_no_note_lasts_longer_than_before() {
     let scene = Scene::new().await;
     scene.go(Call::read(THEIRS, "30000")).await;
     let begun = 1_700_000_000_000;
     let hour = 3_600_000;
-    scene.go_at(begun + hour, Call::mark(CLIENT, "9000")).await;
+    scene.go_at(begun + hour, Call::note(CLIENT, "9000")).await;
     assert_eq!(scene.go_at(begun, Call::read(LATER, "20000")).await, -2);
     let asked = scene.go_at(begun, Call::join(THEIRS, "30000")).await;
     assert_eq!(asked, -2);
     scene.go(Call::release(LATER)).await;
-    for (now, marked) in [(0, -2), (8_999, -2), (9_000, -5), (12_000, -2)] {
+    for (now, noted) in [(0, -2), (8_999, -2), (9_000, -5), (12_000, -2)] {
         let now = begun + now;
-        assert_eq!(scene.go_at(now, Call::mark(CLIENT, "9000")).await, marked);
+        assert_eq!(scene.go_at(now, Call::note(CLIENT, "9000")).await, noted);
         let answer = scene.go_at(now, Call::read(LATER, "20000")).await;
-        assert_eq!(answer == -2, marked == -5, "{now}: {answer}");
+        assert_eq!(answer == -2, noted == -5, "{now}: {answer}");
         assert!(answer <= 3_000, "{answer}");
         scene.go(Call::release(LATER)).await;
     }
@@ -586,7 +586,7 @@ async fn i4_whichever_command_is_denied_no_key_is_without_a_lease_and_no_hold_is
         || Call::assert(MINE, "60000", "2"),
         || Call::assert(THEIRS, "60000", "0"),
         || Call::downgrade(MINE, "60000"),
-        || Call::mark(CLIENT, "3000"),
+        || Call::note(CLIENT, "3000"),
         || Call::assert_lock(MINE, "60000"),
         || Call::release(THEIRS),
     ];

@@ -302,7 +302,7 @@ impl Waiting<'_> {
                 // The keeper asks for places in Redis' queue, in the order of arrival.
                 let first = Try {
                     waits: false,
-                    mark: Duration::ZERO,
+                    note: Duration::ZERO,
                 };
                 let call = hold.kind.acquire(&hold.id, hold.lease, first);
                 let patient = ticket.request.patience != Patience::Once;

@@ -23,7 +23,7 @@ pub(crate) struct Try {
     /// Its caller goes on waiting if the lock is busy, so it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
     /// For how long readers give way to writers before these give way to readers, if it waits for the lock exclusively.
-    pub(crate) mark: Duration,
+    pub(crate) note: Duration,
 }
 
 /// How callers share the hold that Redis has.
@@ -114,13 +114,13 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Notes in Redis that a request of `client` has `waited` for its turn: a writer, or a request for permits. Others heed
-    /// such notes for `mark`. Zero removes the note.
-    fn mark<'a>(
+    /// such notes for `note`. Zero removes the note.
+    fn note<'a>(
         &self,
         _names: &'a Names,
         _client: &'a str,
         _waited: Duration,
-        _mark: Duration,
+        _note: Duration,
     ) -> Option<Call<'a>> {
         None
     }

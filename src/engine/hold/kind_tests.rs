@@ -99,7 +99,7 @@ fn what_is_granted_counts_when_replicas_have_it_and_what_is_given_back_waits_for
     let kind = kind(Silent);
     let sort = Try {
         waits: false,
-        mark: Duration::ZERO,
+        note: Duration::ZERO,
     };
     let token = FencingToken::new(7);
     for call in [
@@ -137,10 +137,10 @@ fn a_kind_that_says_nothing_has_one_key_and_one_sort_of_hold() {
     let kind = kind(Silent);
     assert!(kind.verify_apart("id", LEASE, None).is_none());
     assert!(kind.downgrade("id", LEASE).is_none());
-    let (names, mark) = (&kind.names, Duration::ZERO);
+    let (names, note) = (&kind.names, Duration::ZERO);
     assert!(
         kind.commands
-            .mark(names, "client", Duration::ZERO, mark)
+            .note(names, "client", Duration::ZERO, note)
             .is_none()
     );
 }

@@ -287,17 +287,17 @@ impl Commands for Permits {
         call.arg(self.initial)
     }
 
-    fn mark<'a>(
+    fn note<'a>(
         &self,
         names: &'a Names,
         client: &'a str,
         waited: Duration,
-        mark: Duration,
+        note: Duration,
     ) -> Option<Call<'a>> {
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let call = PERMITS_NOTE.on(names).key(names.other(NEEDS));
         let call = call.arg(client).arg(self.count);
-        let call = call.arg(millis(waited)).arg(millis(mark));
+        let call = call.arg(millis(waited)).arg(millis(note));
         Some(call.wakes(names))
     }
 

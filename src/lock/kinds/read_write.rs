@@ -16,7 +16,7 @@ use crate::lock::guard::{IsGuard, LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient};
 use crate::names::{Family, Names};
 use crate::script::call::{
-    RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_MARK,
+    RW_ASSERT, RW_ASSERT_TIMEOUT, RW_DOWNGRADE, RW_FORCE_RELEASE, RW_LOOK, RW_NOTE,
     RW_READ_ACQUIRE, RW_RELEASE, RW_WRITE_ACQUIRE,
 };
 use crate::script::{Call, HoldRef, Reply};
@@ -203,7 +203,7 @@ const FAMILY: Family = Family {
     others: &["watchlock_writers"],
 };
 
-/// The index of the key of the writers' marks among the names of the family.
+/// The index of the key of the writers' notes among the names of the family.
 const WRITERS: usize = 0;
 
 /// What the reply to an assertion by the lock's key alone says of a read hold.
@@ -275,7 +275,7 @@ impl Commands for Mode {
         }
     }
 
-    /// A writer that has to wait leaves a mark. Readers heed the marks of all clients for as long as it says, then none
+    /// A writer that has to wait leaves a note. Readers heed the notes of all clients for as long as it says, then none
     /// for a third of that.
     fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
         let writers = hold.names.other(WRITERS);
@@ -291,7 +291,7 @@ impl Commands for Mode {
                 .key(writers)
                 .arg(hold.id)
                 .arg(hold.lease)
-                .arg(millis(sort.mark)),
+                .arg(millis(sort.note)),
         }
     }
 
@@ -319,18 +319,18 @@ impl Commands for Mode {
         Some(Self::Read.commands())
     }
 
-    fn mark<'a>(
+    fn note<'a>(
         &self,
         names: &'a Names,
         client: &'a str,
         _waited: Duration,
-        mark: Duration,
+        note: Duration,
     ) -> Option<Call<'a>> {
-        let call = RW_MARK
+        let call = RW_NOTE
             .on(names)
             .key(names.other(WRITERS))
             .arg(client)
-            .arg(millis(mark));
+            .arg(millis(note));
         Some(call.wakes(names))
     }
 

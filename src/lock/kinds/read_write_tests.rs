@@ -7,7 +7,7 @@ use crate::lease::LeaseMs;
 
 const TRY: Try = Try {
     waits: true,
-    mark: Duration::from_millis(700),
+    note: Duration::from_millis(700),
 };
 
 fn names() -> Names {
@@ -47,11 +47,11 @@ fn a_read_hold_has_the_timeout_key_that_redisson_gives_it() {
 }
 
 #[test]
-fn a_mark_is_left_for_as_long_as_is_said() {
+fn a_note_is_left_for_as_long_as_is_said() {
     let names = names();
-    let said = |mark| {
+    let said = |note| {
         let call = Mode::Write
-            .mark(&names, "client", Duration::ZERO, mark)
+            .note(&names, "client", Duration::ZERO, note)
             .unwrap();
         words(call.encode().cmd())[6].clone()
     };

@@ -70,7 +70,7 @@ pub struct Settings {
     /// How long each dead waiter of Redisson keeps its place in such a queue after those ahead of it are out.
     pub dead_turn: Duration,
     /// How long a writer that was killed may keep readers out, or a request for permits others.
-    pub writer_mark: Duration,
+    pub writer_note: Duration,
     /// By how much the clocks of clients may run faster than that of the history, in millionths.
     pub drift: u32,
     /// Whether some client is further away than the longest gap, and gets a lock that others never leave by chance only.
@@ -96,7 +96,7 @@ impl Default for Settings {
             cleanup: Duration::from_secs(1),
             dead_waiter: Duration::from_secs(16),
             dead_turn: Duration::ZERO,
-            writer_mark: Duration::from_secs(3),
+            writer_note: Duration::from_secs(3),
             drift: 0,
             has_far_clients: false,
             permits: 1,

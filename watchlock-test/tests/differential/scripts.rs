@@ -36,7 +36,7 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
         "MODE CLIENT CHANNEL PREFIX PUBLISH",
     ),
     ("rw/look", "LOCK", "MODE"),
-    ("rw/mark", "LOCK WRITERS", "CLIENT CYCLE CHANNEL PUBLISH"),
+    ("rw/note", "LOCK WRITERS", "CLIENT CYCLE CHANNEL PUBLISH"),
     (
         "fair/acquire",
         "LOCK QUEUE SCORES WAITERS",

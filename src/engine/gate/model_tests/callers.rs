@@ -93,7 +93,7 @@ impl World {
                 self.check_left();
                 self.try_begins();
                 let what = What::Acquires {
-                    marks: false,
+                    notes: false,
                     waits: false,
                 };
                 self.send(&hold, what, i);

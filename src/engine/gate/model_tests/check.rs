@@ -146,7 +146,7 @@ impl World {
             "{choice:?}: a queue that nobody serves"
         );
         assert_eq!(self.job, self.gate.job().is_some(), "{choice:?}");
-        self.check_mark(choice);
+        self.check_note(choice);
         let claimed: HashSet<_> = self.reaps.iter().map(|(hold, _)| hold.number).collect();
         assert_eq!(
             claimed.len(),
@@ -156,8 +156,8 @@ impl World {
     }
 
     /// A note has a job, which removes it before it sleeps if no writer waits: nobody else does.
-    fn check_mark(&self, choice: Choice) {
-        let marked = self
+    fn check_note(&self, choice: Choice) {
+        let noted = self
             .gate
             .writer_waits
             .as_ref()
@@ -166,7 +166,7 @@ impl World {
         let writes = self.gate.first_writer().is_some()
             || tries.any(|attempt| attempt.ticket.request.kind.commands.leaves_notes());
         let stays = self.job && (writes || matches!(self.asleep, Asleep::Awake));
-        assert!(stays || marked.is_none(), "{choice:?}: a note that stays");
+        assert!(stays || noted.is_none(), "{choice:?}: a note that stays");
     }
 
     /// Whether no answer makes a reader wait. A join that failed is made again at the next poll.
@@ -255,7 +255,7 @@ impl World {
             assert!(taken.all(|by| *by == 0), "permits are left");
             assert!(!self.places.has_ours(), "a place is left");
             // After a fault a note may stay: it ends by its TTL.
-            assert!(!self.mark || self.faulted, "a note is left");
+            assert!(!self.note || self.faulted, "a note is left");
             if !self.closed {
                 assert!(!self.job, "a job is left");
                 assert!(self.gate.is_unused(), "a gate is left");

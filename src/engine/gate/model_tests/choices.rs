@@ -56,7 +56,7 @@ impl World {
                     choices.push(Choice::Refuse(command.lane));
                 }
             }
-            if command.what == What::Marks {
+            if command.what == What::Notes {
                 // Nobody waits for its reply.
                 continue;
             }
@@ -146,14 +146,14 @@ impl World {
                 choices.push(Choice::Downgrade(i));
             }
         }
-        for (i, (command, _)) in self.unmarks.iter().enumerate() {
+        for (i, (command, _)) in self.removed_notes.iter().enumerate() {
             if self.reply_of(*command) != ReplyState::InFlight {
-                choices.push(Choice::Unmarked(i));
+                choices.push(Choice::NoteRemoved(i));
             }
         }
         let shared = !self.is_counted();
-        if shared && self.stranger_mark || (self.stranger_marks > 0 && !self.read_by.is_empty()) {
-            choices.push(Choice::StrangerMarks);
+        if shared && self.stranger_note || (self.stranger_notes > 0 && !self.read_by.is_empty()) {
+            choices.push(Choice::StrangerNotes);
         }
         choices
     }

@@ -162,7 +162,7 @@ impl World {
             self.closed,
         )
             .hash(&mut words);
-        self.add_marks(&mut words);
+        self.add_notes(&mut words);
         let waiting = self.found_busy.iter().filter(|ticket| ticket.is_waiting());
         waiting.count().hash(&mut words);
         words.fingerprint()
@@ -211,13 +211,15 @@ impl World {
         });
     }
 
-    fn add_marks(&self, words: &mut Words) {
-        let marked = self.gate.writer_waits.as_ref().map(|note| note.withdrawn);
-        marked.hash(words);
-        words.all(&self.unmarks, |words, (command, _)| words.command(*command));
-        (self.mark, self.stranger_mark, self.stranger_marks).hash(words);
-        (self.now >= self.mark_at, self.shut).hash(words);
-        (self.faulted && self.marking).hash(words);
+    fn add_notes(&self, words: &mut Words) {
+        let noted = self.gate.writer_waits.as_ref().map(|note| note.withdrawn);
+        noted.hash(words);
+        words.all(&self.removed_notes, |words, (command, _)| {
+            words.command(*command)
+        });
+        (self.note, self.stranger_note, self.stranger_notes).hash(words);
+        (self.now >= self.note_at, self.shut).hash(words);
+        (self.faulted && self.leaves_notes).hash(words);
     }
 
     fn add_seats(&self, words: &mut Words) {

@@ -8,11 +8,11 @@ impl World {
         let now = self.now;
         let listening = self.listening;
         self.asleep = Asleep::Awake;
-        let (step, mark) = self.at(|gate, effects| {
+        let (step, note) = self.at(|gate, effects| {
             let step = gate.step(listening, effects);
             (step, gate.withdraw_writer_waits())
         });
-        self.unmark(mark.as_ref());
+        self.remove_note(note.as_ref());
         match step {
             Step::FinishAttempt(_, command, _) | Step::FinishRelease(_, command, _)
                 if self.reply_of(command) == ReplyState::InFlight =>
@@ -53,13 +53,13 @@ impl World {
                     let sits = self.at(|gate, _| gate.try_head(&head, now, |_| (hold, command)));
                     assert!(sits, "the head of a free seat sits");
                 } else {
-                    self.mark_again();
+                    self.note_again();
                     self.asleep = Asleep::Poll;
                     self.listen();
                 }
             }
             Step::Watch { collect_by, .. } => {
-                self.mark_again();
+                self.note_again();
                 self.listen();
                 // A message now makes the job verify the hold at most.
                 self.places.woken = false;
@@ -82,35 +82,35 @@ impl World {
             }
             Step::AwaitRelease => self.asleep = Asleep::Change,
             Step::Linger => {
-                self.mark_again();
+                self.note_again();
                 self.asleep = Asleep::Linger;
             }
         }
     }
 
     /// As `NameJob::leave_note`.
-    fn mark_again(&mut self) {
-        if !self.marking {
+    fn note_again(&mut self) {
+        if !self.leaves_notes {
             return;
         }
         let now = self.now;
         let Some(first) = self.gate.first_writer().cloned() else {
             return;
         };
-        if now >= self.mark_at {
-            self.mark_at = now + RULES.command_timeout;
+        if now >= self.note_at {
+            self.note_at = now + RULES.command_timeout;
             self.heeded(&first);
             let hold = self.nobodys_hold();
-            self.send(&hold, What::Marks, KEEPER);
+            self.send(&hold, What::Notes, KEEPER);
         }
     }
 
     /// As `NameJob::remove_note`.
-    fn unmark(&mut self, mark: Option<&(Kind, Moment)>) {
-        if let Some((_, since)) = mark {
+    fn remove_note(&mut self, note: Option<&(Kind, Moment)>) {
+        if let Some((_, since)) = note {
             let hold = self.nobodys_hold();
-            let command = self.send(&hold, What::Unmarks, KEEPER);
-            self.unmarks.push((command, *since));
+            let command = self.send(&hold, What::RemovesNote, KEEPER);
+            self.removed_notes.push((command, *since));
         }
     }
 

@@ -114,9 +114,9 @@ enum Choice {
     /// The keeper goes on with writing a count.
     Count(usize),
     /// The keeper hears that the note was removed.
-    Unmarked(usize),
+    NoteRemoved(usize),
     /// A writer elsewhere notes that it waits, or gives up.
-    StrangerMarks,
+    StrangerNotes,
     /// The key is deleted.
     Vanish,
     /// The keeper hears that the hold is not there.
@@ -153,7 +153,7 @@ enum ReplyState {
 enum What {
     Acquires {
         /// Whether it notes that a writer waits when it finds the lock busy.
-        marks: bool,
+        notes: bool,
         /// Whether it takes a place then, where Redis keeps a queue.
         waits: bool,
     },
@@ -165,8 +165,8 @@ enum What {
     Asks,
     /// Writes the hold count.
     Counts(u32),
-    Marks,
-    Unmarks,
+    Notes,
+    RemovesNote,
 }
 
 #[derive(Clone)]
@@ -299,15 +299,15 @@ struct World {
     /// Whether its last answer to a reader said that a writer waits.
     shut: bool,
     /// The notes in Redis that a writer of this client, or a stranger, waits.
-    mark: bool,
-    stranger_mark: bool,
-    stranger_marks: u32,
+    note: bool,
+    stranger_note: bool,
+    stranger_notes: u32,
     /// Notes that are being removed: the command, and since when the note was there.
-    unmarks: Vec<(usize, Moment)>,
+    removed_notes: Vec<(usize, Moment)>,
     /// Whether waiting writers leave a note in Redis.
-    marking: bool,
+    leaves_notes: bool,
     /// When the job writes its note again.
-    mark_at: Moment,
+    note_at: Moment,
     /// Whether a command was refused, or ended without a reply.
     faulted: bool,
     /// The holds that a release found and ended.
@@ -369,7 +369,7 @@ struct Scenario {
     /// How many permits there are.
     permits: u32,
     /// How often a stranger leaves a note that a writer, or a request for permits, waits; none if writers leave no notes here.
-    marks: Option<u32>,
+    notes: Option<u32>,
     closes: bool,
     /// Wake-ups arrive, and nobody else listens.
     alone: bool,

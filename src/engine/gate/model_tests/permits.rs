@@ -61,7 +61,7 @@ impl World {
         let first = Arc::clone(&self.commands[command].hold);
         let others = self.commands[command].others.clone();
         let wants = first.kind.commands.wants();
-        let reserve = u32::from(self.stranger_mark);
+        let reserve = u32::from(self.stranger_note);
         let asked = 1 + others.len() as u64;
         let mut granted = 0;
         for hold in std::iter::once(first).chain(others) {
@@ -79,7 +79,7 @@ impl World {
             BUSY
         } else if granted == asked && self.permits.free() > 0 {
             Reply::Done(granted)
-        } else if self.stranger_mark {
+        } else if self.stranger_note {
             Reply::OthersWait(granted, left)
         } else {
             Reply::NextIsBusy(granted, left)
@@ -108,14 +108,14 @@ impl World {
         }
         self.strangers -= 1;
         self.permits.taken.insert(0, 1);
-        self.stranger_mark = false;
+        self.stranger_note = false;
     }
 
     /// A stranger's request waits, or is withdrawn.
     pub(super) fn stranger_wants_permit(&mut self) {
-        self.stranger_mark = !self.stranger_mark;
-        if self.stranger_mark {
-            self.stranger_marks -= 1;
+        self.stranger_note = !self.stranger_note;
+        if self.stranger_note {
+            self.stranger_notes -= 1;
         } else {
             self.announce_permits();
         }
@@ -130,8 +130,8 @@ impl World {
         if has || (self.strangers > 0 && self.permits.free() > 0) {
             choices.push(Choice::Stranger);
         }
-        if self.stranger_mark || self.stranger_marks > 0 {
-            choices.push(Choice::StrangerMarks);
+        if self.stranger_note || self.stranger_notes > 0 {
+            choices.push(Choice::StrangerNotes);
         }
         let hears = matches!(self.asleep, Asleep::Poll | Asleep::Collection);
         if self.job && hears && (self.permits.confirming || self.permits.message) {
@@ -224,7 +224,7 @@ impl World {
             return;
         }
         let left = self.permits.free();
-        let left = left.saturating_sub(self.stranger_mark.into());
+        let left = left.saturating_sub(self.stranger_note.into());
         let lacks = |caller: &Caller| {
             caller
                 .side
@@ -285,7 +285,7 @@ impl World {
     /// If nothing can happen any more but that a waiter goes away, the first does not wait for permits that are free.
     pub(super) fn check_permits_left(&self) {
         let first = self.gate.queue.iter().find(|ticket| ticket.is_waiting());
-        let reserve = u32::from(self.stranger_mark);
+        let reserve = u32::from(self.stranger_note);
         let served = first.is_none_or(|first| {
             first.request.kind.commands.wants() + reserve > self.permits.free()
         });

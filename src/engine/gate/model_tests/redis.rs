@@ -12,7 +12,7 @@ impl World {
         let next = self.next_of(lane);
         let number = field(&self.commands[next].hold);
         let shared = self.commands[next].hold.kind.commands.is_shared();
-        let waits = self.mark || self.stranger_mark;
+        let waits = self.note || self.stranger_note;
         let read = !self.read_by.is_empty();
         let free = self.held_by.is_none() && (!read || (shared && !waits));
         let queued = self.commands[next].hold.kind.has_queue();
@@ -27,15 +27,15 @@ impl World {
                     self.count = 1;
                 }
                 self.hold_in_redis(number, shared);
-                self.mark &= shared;
+                self.note &= shared;
                 if shared && waits {
                     Reply::WriterWaits
                 } else {
                     Reply::Done(0)
                 }
             }
-            What::Acquires { marks, .. } => {
-                self.mark |= marks;
+            What::Acquires { notes, .. } => {
+                self.note |= notes;
                 BUSY
             }
             What::Counts(count) if self.has(number) => {
@@ -45,14 +45,14 @@ impl World {
             What::Asks if self.has(number) => Reply::Done(0),
             What::Joins if self.read_by.contains(&number) && waits => BUSY,
             What::Joins if self.read_by.contains(&number) => Reply::Done(0),
-            What::Marks => {
-                self.mark |= read;
+            What::Notes => {
+                self.note |= read;
                 Reply::Done(0)
             }
-            What::Unmarks => {
+            What::RemovesNote => {
                 // Waiters get a message.
-                self.polls += u32::from(self.mark && read && !self.stranger_mark);
-                self.mark = false;
+                self.polls += u32::from(self.note && read && !self.stranger_note);
+                self.note = false;
                 Reply::Done(0)
             }
             What::Downgrades if self.has(number) => {

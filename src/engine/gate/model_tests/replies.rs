@@ -10,15 +10,15 @@ impl World {
         let hold = ticket.unsettled().unwrap_or_else(|| self.new_hold(ticket));
         let request = &ticket.request;
         let waits = request.kind.commands.is_writer() && request.patience != Patience::Once;
-        let marks = self.marking && waits;
-        if marks {
+        let notes = self.leaves_notes && waits;
+        if notes {
             self.heeded(ticket);
         }
         let waits = ticket.may_have_place();
         if waits {
             ticket.set_unsettled(Some(&hold));
         }
-        let command = self.send(&hold, What::Acquires { marks, waits }, KEEPER);
+        let command = self.send(&hold, What::Acquires { notes, waits }, KEEPER);
         (hold, command)
     }
 

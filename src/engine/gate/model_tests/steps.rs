@@ -99,8 +99,8 @@ impl World {
             Choice::Downgrade(i) => self.downgrade_on(i),
             Choice::Write(i) => self.write_count(i),
             Choice::Count(i) => self.count_on(i),
-            Choice::Unmarked(i) => {
-                let (_, since) = self.unmarks.remove(i);
+            Choice::NoteRemoved(i) => {
+                let (_, since) = self.removed_notes.remove(i);
                 self.at(|gate, _| gate.writer_waits_withdrawn(since));
             }
             Choice::Vanish => {
@@ -123,8 +123,8 @@ impl World {
     /// What strangers do.
     fn stranger_step(&mut self, choice: Choice) {
         match choice {
-            Choice::StrangerMarks if self.is_counted() => self.stranger_wants_permit(),
-            Choice::StrangerMarks => self.stranger_marks(),
+            Choice::StrangerNotes if self.is_counted() => self.stranger_wants_permit(),
+            Choice::StrangerNotes => self.stranger_notes(),
             Choice::Stranger if self.is_queued() => self.stranger_in_turn(),
             Choice::Stranger if self.is_counted() => self.stranger_with_permit(),
             Choice::Stranger => self.stranger(),
@@ -176,13 +176,13 @@ impl World {
         }
     }
 
-    fn stranger_marks(&mut self) {
-        if self.stranger_mark {
+    fn stranger_notes(&mut self) {
+        if self.stranger_note {
             // Waiters get a message.
             self.polls += 1;
         } else {
-            self.stranger_marks -= 1;
+            self.stranger_notes -= 1;
         }
-        self.stranger_mark = !self.stranger_mark;
+        self.stranger_note = !self.stranger_note;
     }
 }

@@ -42,12 +42,12 @@ impl World {
             counts: Vec::new(),
             open: scenario.open,
             shut: false,
-            mark: false,
-            stranger_mark: false,
-            stranger_marks: scenario.marks.unwrap_or_default(),
-            unmarks: Vec::new(),
-            marking: scenario.marks.is_some() && scenario.permits == 0,
-            mark_at: Moment::default(),
+            note: false,
+            stranger_note: false,
+            stranger_notes: scenario.notes.unwrap_or_default(),
+            removed_notes: Vec::new(),
+            leaves_notes: scenario.notes.is_some() && scenario.permits == 0,
+            note_at: Moment::default(),
             faulted: false,
             ended: BTreeSet::new(),
             found_busy: Vec::new(),
@@ -94,7 +94,7 @@ impl World {
         if self.gate.start_job() {
             self.job = true;
             self.asleep = Asleep::Awake;
-            self.mark_at = Moment::default();
+            self.note_at = Moment::default();
             self.places.given = self.gate.has_redis_queue();
             // The job is subscribed at once, as for a name that somebody waited for a moment ago. In a queue that Redis
             // keeps, each waiter has a channel of its own.

@@ -233,8 +233,8 @@ impl NameJob {
         let next = self.with(|gate| {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
-                let mark = note_of(gate, &ticket, &core, since);
-                let (hold, command) = start_try(&core, &ticket, &[], mark, since);
+                let note = note_of(gate, &ticket, &core, since);
+                let (hold, command) = start_try(&core, &ticket, &[], note, since);
                 (ticket, hold, command)
             });
             let command = next.as_ref().map(|(_, _, command)| command.clone());
@@ -272,7 +272,7 @@ impl NameJob {
         }
         let mut tried = None;
         self.with(|gate| {
-            let mark = note_of(gate, head, &core, now);
+            let note = note_of(gate, head, &core, now);
             let beside = match core.config.acks {
                 None if counted => gate.beside(head),
                 _ => Vec::new(),
@@ -288,7 +288,7 @@ impl NameJob {
             let starts = gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
                     Some(shared) => start_join(&core.keeper_fleet, shared, head),
-                    None => start_try(&core, head, &beside, mark, now),
+                    None => start_try(&core, head, &beside, note, now),
                 };
                 tried = Some(command.clone());
                 (hold, command)
@@ -568,7 +568,7 @@ async fn is_due(places: Option<&QueuePlaces>, core: &Core) {
 fn send_note(core: &Core, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
     let call = kind
         .commands
-        .mark(kind.names(), &core.client, waited, note)?;
+        .note(kind.names(), &core.client, waited, note)?;
     let pending = Pending::start(&core.keeper_fleet, call.in_order());
     // The first poll sends it.
     let _ = pending.clone().now_or_never();
@@ -603,12 +603,12 @@ fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
     beside: &[(Arc<Ticket>, Arc<Hold>)],
-    mark: Duration,
+    note: Duration,
     now: Moment,
 ) -> (Arc<Hold>, Pending) {
     let sort = Try {
         waits: ticket.request.patience != Patience::Once,
-        mark,
+        note,
     };
     let hold = match ticket.unsettled() {
         Some(hold) => {

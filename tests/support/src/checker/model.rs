@@ -309,7 +309,7 @@ impl<'a> Model<'a> {
         for op in &self.ops {
             let dead_for = match op.kind {
                 LockKind::Fair => settings.dead_waiter,
-                LockKind::Permits(_) => settings.writer_mark,
+                LockKind::Permits(_) => settings.writer_note,
                 _ => continue,
             };
             let dead_for = ns(dead_for) + ns(settings.recovery);

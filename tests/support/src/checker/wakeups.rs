@@ -244,7 +244,7 @@ fn seen_by<'n>(op: &Op, name: &'n str) -> Seen<'n> {
     (name, op.kind == LockKind::Read)
 }
 
-/// When a caller that wants a lock for itself may keep readers out: as long as it asks, and until its mark is gone.
+/// When a caller that wants a lock for itself may keep readers out: as long as it asks, and until its note is gone.
 fn wish(model: &Model, op: &Op) -> Span {
     let settings = &model.settings;
     let went_well = op.outcome.is_some() && !model.disturbed(op.client, op.span);
@@ -253,7 +253,7 @@ fn wish(model: &Model, op: &Op) -> Span {
     }
     model
         .until_calm(op.client, op.span)
-        .lengthened(ns(settings.writer_mark))
+        .lengthened(ns(settings.writer_note))
 }
 
 /// When an acquire that did not become a hold may still hold the name; for one that did, the time before it returned in

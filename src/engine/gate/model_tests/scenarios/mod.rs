@@ -63,7 +63,7 @@ const QUIET: Scenario = Scenario {
     forgets: 0,
     shortfalls: 0,
     permits: 0,
-    marks: None,
+    notes: None,
     closes: false,
     alone: false,
     sides: &[],

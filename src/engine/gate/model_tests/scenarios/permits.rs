@@ -59,7 +59,7 @@ fn permits_of_a_stranger_and_one_that_waits() {
             callers: &[PLAIN, CARELESS],
             sides,
             strangers: 1,
-            marks: Some(1),
+            notes: Some(1),
             ..COUNTED
         };
         all_orders(&format!("permits, a stranger, {sides:?}"), scenario, 1_000);

@@ -46,7 +46,7 @@ fn ten_thousand_random_orders() {
             forgets: random.u32(..3),
             shortfalls: random.u32(..3),
             permits: if counted { random.u32(2..4) } else { 0 },
-            marks: random.bool().then(|| random.u32(..3)),
+            notes: random.bool().then(|| random.u32(..3)),
             closes: random.bool(),
             alone: random.bool(),
             sides: Vec::leak(sides),

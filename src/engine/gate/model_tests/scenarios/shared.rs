@@ -72,7 +72,7 @@ fn writers_come_and_give_up_among_readers() {
             callers: &[PLAIN, CARELESS, CARELESS],
             sides: &[Side::Reads, Side::Writes, Side::Writes],
             open,
-            marks: Some(0),
+            notes: Some(0),
             polls: 0,
             ticks: 0,
             ..QUIET
@@ -88,7 +88,7 @@ fn a_stranger_waits_to_write_while_readers_come_and_go() {
             callers: &[PLAIN, CARELESS],
             sides: &[Side::Reads; 2],
             open,
-            marks: Some(1),
+            notes: Some(1),
             ticks: 0,
             ..QUIET
         };
@@ -97,11 +97,11 @@ fn a_stranger_waits_to_write_while_readers_come_and_go() {
 }
 
 #[test]
-fn a_client_that_ends_takes_its_mark_with_it() {
+fn a_client_that_ends_takes_its_note_with_it() {
     let scenario = Scenario {
         callers: &[PLAIN, CARELESS],
         sides: &[Side::Reads, Side::Writes],
-        marks: Some(0),
+        notes: Some(0),
         closes: true,
         ticks: 0,
         ..QUIET
