@@ -158,16 +158,24 @@ impl ClockDriver {
     /// connecting go on: they measure how long a server is silent. So let commands that are under way arrive first: to the
     /// client they are as old as the clock says.
     pub fn advance(&self, span: Duration) {
-        self.driven.ahead.fetch_add(nanos(span), Ordering::Relaxed);
+        let later = |ahead: u64| Some(ahead.saturating_add(nanos(span)));
+        let _ = self
+            .driven
+            .ahead
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         self.driven.advanced.notify_waiters();
     }
 
     /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone, so that a test does not depend on
     /// how fast it runs. Leases, waits and renewals stand still with it; Redis, time-outs, and pauses between tries go on.
     pub fn stop(&self) {
-        self.driven
-            .stopped_at
-            .store(elapsed_nanos(), Ordering::Relaxed);
+        // One that stands still already stays where it is.
+        let _ = self.driven.stopped_at.compare_exchange(
+            0,
+            elapsed_nanos(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 
     /// Starts a stopped clock again, and adds the time that passed meanwhile.

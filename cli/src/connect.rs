@@ -75,16 +75,6 @@ impl Locks {
         holders.unwrap_or_default()
     }
 
-    /// The hold id of this client; none at a quorum, where a hold has one on each server.
-    pub(crate) async fn own_hold(&self, kind: Kind, name: &str) -> Option<String> {
-        let Self::Of(client) = self else {
-            return None;
-        };
-        let mut holders = self.holders(kind, name).await.into_iter();
-        let own = holders.find(|holder| holder.client == Some(client.id()))?;
-        Some(own.hold_id)
-    }
-
     pub(crate) async fn shutdown(&self, timeout: Duration) {
         match self {
             Self::Of(client) => client.shutdown(timeout).await,

@@ -337,7 +337,7 @@ fn millis(time: Duration) -> i64 {
 }
 
 /// The commands of the plain lock, as in docs/acl.md. In a cluster the last two are others.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "evalsha",
     "eval",
     "pttl",
@@ -350,6 +350,7 @@ const COMMANDS: [&str; 12] = [
     "del",
     "publish",
     "subscribe",
+    "unsubscribe",
 ];
 
 /// Whether this user may do what a plain lock does, as `ACL DRYRUN` says.
@@ -365,6 +366,7 @@ async fn rights(server: &Server, prefix: &str) -> Check {
         let command = match (command, server.in_cluster) {
             ("publish", true) => "spublish",
             ("subscribe", true) => "ssubscribe",
+            ("unsubscribe", true) => "sunsubscribe",
             _ => command,
         };
         let arguments: &[&str] = match command {
@@ -373,7 +375,7 @@ async fn rights(server: &Server, prefix: &str) -> Check {
             "hset" => &[&key, "x", "1"],
             "hdel" | "hexists" => &[&key, "x"],
             "publish" | "spublish" => &[&channel, "0"],
-            "subscribe" | "ssubscribe" => &[&channel],
+            "subscribe" | "ssubscribe" | "unsubscribe" | "sunsubscribe" => &[&channel],
             _ => &[&key],
         };
         let mut words: Vec<&[u8]> = vec![b"ACL", b"DRYRUN", user.as_bytes(), command.as_bytes()];

@@ -12,7 +12,10 @@ pub(crate) async fn show(options: &ShowOptions) -> Result<Status, Failure> {
     let masters = options.server.masters().await?;
     let Some((lock, details)) = look(&options.server, masters, &options.name, None).await? else {
         print(&if options.json {
-            format!("{}\n", json!({ "name": options.name, "held": false }))
+            format!(
+                "{}\n",
+                json!({ "name": shown(options.name.as_bytes()), "held": false })
+            )
         } else {
             format!("{:?} is free\n", options.name)
         })?;

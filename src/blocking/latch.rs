@@ -1,8 +1,8 @@
 //! Count-down latches for code without `async`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Blocking, block_until, wait};
+use super::{Blocking, wait, within};
 use crate::error::Error;
 use crate::lock::CountDownLatch;
 
@@ -29,8 +29,7 @@ impl Blocking<CountDownLatch> {
 
     /// As [`wait`](Self::wait), for at most `limit`. Returns false if no answer said within it that the latch is open.
     pub fn wait_within(&self, limit: Duration) -> Result<bool, Error> {
-        let end = Instant::now().checked_add(limit);
-        match block_until(self.0.wait(), end) {
+        match within(Some(self.0.timers()), limit, self.0.wait()) {
             Some(waited) => waited.map(|()| true),
             None => Ok(false),
         }

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime;
 
-use crate::backend::Failure;
+use crate::backend::{Failure, Timers};
 use crate::backoff::Backoff;
 use crate::client::{ClientBuilder, QuorumBuilder, ShutdownReport};
 use crate::engine::keeper::start_thread;
@@ -429,7 +429,13 @@ impl<G: HasLevel> Blocking<G> {
 
     /// As [`lost`](Self::lost), for at most `limit`; `None` if the hold was not lost by then.
     pub fn lost_within(&self, limit: Duration) -> Option<LostReason> {
-        block_until(self.0.level().lost(), Instant::now().checked_add(limit))
+        let level = self.0.level();
+        let lost = within(level.timers(), limit, level.lost());
+        // After a pause of the process the limit may be noticed before the loss is reported.
+        lost.or_else(|| match level.check() {
+            Err(Error::Lost { reason, .. }) => Some(reason),
+            _ => None,
+        })
     }
 }
 
@@ -512,17 +518,24 @@ fn the_runtime() -> Result<runtime::Handle, Error> {
     Ok(runtime.insert(started).clone())
 }
 
-fn block<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    loop {
-        if let Some(value) = block_until(future.as_mut(), None) {
-            return value;
+/// Blocks until `future` ends, for at most `limit` by the client's clock.
+fn within<F: Future>(timers: Option<Timers>, limit: Duration, future: F) -> Option<F::Output> {
+    let over = async {
+        match timers {
+            Some(timers) => timers.sleep(limit).await,
+            None => std::future::pending().await,
         }
-    }
+    };
+    block(async {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = over => None,
+        }
+    })
 }
 
-/// Blocks until `future` ends, or until `end`.
-fn block_until<F: Future>(future: F, end: Option<Instant>) -> Option<F::Output> {
+fn block<F: Future>(future: F) -> F::Output {
     let parked = Arc::new(Parked {
         thread: std::thread::current(),
         woken: AtomicBool::new(true),
@@ -535,16 +548,11 @@ fn block_until<F: Future>(future: F, end: Option<Instant>) -> Option<F::Output> 
         // Acquire: what was done before the wake-up is seen by the poll.
         if parked.woken.swap(false, Ordering::Acquire) {
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-                return Some(value);
+                return value;
             }
             // Not parked at once: a call inside of the poll may have taken the unpark of a wake-up.
-        } else if let Some(end) = end {
-            std::thread::park_timeout(end.saturating_duration_since(Instant::now()));
         } else {
             std::thread::park();
-        }
-        if end.is_some_and(|end| Instant::now() >= end) {
-            return None;
         }
     }
 }
@@ -557,7 +565,7 @@ struct Parked {
 
 impl Wake for Parked {
     fn wake(self: Arc<Self>) {
-        // Release: pairs with the swap in `block_until`. Before the unpark, so that the thread finds it.
+        // Release: pairs with the swap in `block`. Before the unpark, so that the thread finds it.
         self.woken.store(true, Ordering::Release);
         self.thread.unpark();
     }

@@ -157,6 +157,16 @@ impl LockGuard {
         self.hold.token()
     }
 
+    /// The hold's id in Redis, as [`Holder::hold_id`](crate::Holder) shows it. `None` for a [`MultiLock`](crate::MultiLock)
+    /// and a [`Quorum`](crate::Quorum), whose holds have one for each lock. Local.
+    #[must_use]
+    pub fn hold_id(&self) -> Option<&str> {
+        match &self.level {
+            LevelOf::Single(single) => Some(&single.entered.hold.in_redis().id),
+            LevelOf::Several(_) => None,
+        }
+    }
+
     /// Whether the hold is valid now: it is not lost, and its validity has not ended by the local clock. No I/O.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -366,7 +376,7 @@ impl LockGuard {
     }
 
     /// Timers that work on every runtime.
-    pub(super) fn timers(&self) -> Option<Timers> {
+    pub(crate) fn timers(&self) -> Option<Timers> {
         match &self.level {
             LevelOf::Single(single) => Some(single.engine.core.backend.timers().clone()),
             LevelOf::Several(level) => level.timers(),
@@ -378,14 +388,6 @@ impl LockGuard {
         match &self.level {
             LevelOf::Single(single) => single.enter_as(kind, lease).await,
             LevelOf::Several(_) => Err(Error::not_owner()),
-        }
-    }
-
-    /// The hold's field in Redis; None for several locks.
-    pub(super) fn hold_id(&self) -> Option<&str> {
-        match &self.level {
-            LevelOf::Single(single) => Some(&single.entered.hold.id),
-            LevelOf::Several(_) => None,
         }
     }
 

@@ -195,6 +195,11 @@ impl CountDownLatch {
         self.about(self.change("delete", 0).await)
     }
 
+    #[cfg(feature = "blocking")]
+    pub(crate) fn timers(&self) -> crate::backend::Timers {
+        self.core().backend.timers().clone()
+    }
+
     fn core(&self) -> &Core {
         &self.engine.core
     }

@@ -1,8 +1,9 @@
 //! Locks without `async`: on plain threads, on those of `spawn_blocking`, inside of a runtime, and when a hold is lost.
 #![cfg(feature = "blocking")]
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use watchlock::blocking::{Blocking, Client, Handle};
@@ -237,4 +238,103 @@ fn what_cannot_be_reached_is_an_error() {
     let refused = Client::connect("redis://127.0.0.1:1/").unwrap_err();
     assert!(refused.is_transient(), "{refused}");
     assert!(matches!(Client::connect("nowhere"), Err(Error::Config(_))));
+}
+
+#[test]
+fn a_hold_that_was_lost_while_the_process_stood_still_is_reported_as_lost() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let lock = client.get_lock("stop");
+    let guard = lock.lock_with_lease(Duration::from_millis(200)).unwrap();
+    let stops = "sleep 0.05; kill -STOP $PPID; sleep 0.5; kill -CONT $PPID";
+    let mut stops = Command::new("sh").args(["-c", stops]).spawn().unwrap();
+    let lost = guard.lost_within(Duration::from_millis(300));
+    stops.wait().unwrap();
+    assert_eq!(lost, Some(LostReason::Expired));
+}
+
+#[test]
+fn a_blocking_client_of_a_runtime_that_ended_goes_on() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let of_async = runtime.block_on(redis.client()).unwrap();
+    let held = runtime.block_on(of_async.get_lock("a").lock()).unwrap();
+    let client = Client::from(of_async);
+    drop(runtime);
+    assert!(
+        client
+            .get_lock("a")
+            .try_lock(Duration::ZERO, Lease::Watchdog)
+            .unwrap()
+            .is_none()
+    );
+    Blocking::from(held).unlock().unwrap();
+    client.get_lock("a").lock().unwrap().unlock().unwrap();
+    let latch = client.get_count_down_latch("l");
+    latch.try_set_count(1).unwrap();
+    assert!(!latch.wait_within(Duration::from_millis(20)).unwrap());
+    latch.count_down().unwrap();
+    latch.wait().unwrap();
+    assert!(client.shutdown(MINUTE).is_clean());
+    assert!(matches!(latch.wait(), Err(Error::Closed)));
+    assert!(matches!(latch.wait_within(MINUTE), Err(Error::Closed)));
+}
+
+#[test]
+fn a_shutdown_inside_of_a_term_ends_the_campaign() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    let election = client.get_election("leader");
+    let led = election.lead(|_| client.shutdown(Duration::from_millis(50)));
+    assert!(matches!(led, Err(Error::Closed)), "{led:?}");
+    let client = self::client(&redis);
+    let tick = client.get_lock("tick");
+    let ran = tick.once_per(Duration::from_millis(200), |_| {
+        thread::sleep(Duration::from_millis(400));
+    });
+    assert!(ran.unwrap_err().is_lost());
+    let ran = tick.once_per(MINUTE, |_| {
+        client
+            .get_lock("inner")
+            .run(|_| tick.once_per(MINUTE, |_| ()).unwrap())
+            .unwrap()
+    });
+    assert_eq!(ran.unwrap(), Some(None));
+}
+
+#[test]
+fn the_limits_of_blocking_waits_end_with_the_clock() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let redis = Redis::start();
+    redis.stop_clock();
+    let client = client(&redis);
+    let held = client.get_lock("busy");
+    let held = held.lock_with_lease(1000 * HOUR).unwrap();
+    let latch = client.get_count_down_latch("latch");
+    latch.try_set_count(1).unwrap();
+    thread::scope(|scope| {
+        let waits = [
+            scope.spawn(|| {
+                let lock = client.get_lock("busy");
+                lock.try_lock(HOUR, Lease::Watchdog).unwrap().is_none()
+            }),
+            scope.spawn(|| held.lost_within(HOUR).is_none()),
+            scope.spawn(|| !latch.wait_within(HOUR).unwrap()),
+        ];
+        for _ in 0..500 {
+            if waits.iter().all(ScopedJoinHandle::is_finished) {
+                break;
+            }
+            redis.advance(HOUR / 10);
+            thread::sleep(Duration::from_millis(10));
+        }
+        let over = waits.each_ref().map(ScopedJoinHandle::is_finished);
+        if over == [true; 3] {
+            assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+        } else {
+            // Ends them all.
+            client.shutdown(Duration::ZERO);
+            panic!("{over:?}");
+        }
+    });
 }

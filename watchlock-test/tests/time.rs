@@ -112,3 +112,24 @@ async fn a_renewal_that_is_due_is_sent() -> Result<(), Error> {
     timeout(LIMIT, renewals).await.expect("each at once");
     guard.unlock().await
 }
+
+#[tokio::test]
+async fn the_longest_span_passes() -> Result<(), Error> {
+    let (redis, client, _) = scene().await?;
+    let guard = client.get_lock("import").lock_with_lease(HOUR).await?;
+    redis.advance(MS);
+    redis.advance(Duration::MAX);
+    assert!(!guard.is_valid(), "valid for {:?}", guard.valid_for());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_clock_that_is_stopped_again_stays_where_it_is() -> Result<(), Error> {
+    let (redis, client, _) = scene().await?;
+    let guard = client.get_lock("import").lock_with_lease(100 * MS).await?;
+    sleep(200 * MS).await;
+    // As for each server of a quorum: they share a clock.
+    redis.start_another().stop_clock();
+    assert!(guard.is_valid(), "time passes by `advance` alone");
+    Ok(())
+}

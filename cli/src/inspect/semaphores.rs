@@ -13,9 +13,7 @@ use futures_util::stream::StreamExt;
 use watchlock::redis::RedisError;
 
 use super::ask::{PAGES, answers, ask_all, command, each, pages, scan};
-use super::{
-    GONE, Held, HeldKind, Holder, Inspector, LABEL, MOST, behind, beside, named, split, waiting,
-};
+use super::{GONE, Held, HeldKind, Holder, Inspector, LABEL, MOST, behind, beside, named, waiting};
 use crate::connect::Server;
 use crate::status::Failure;
 
@@ -89,9 +87,6 @@ impl Inspector<'_> {
     async fn name_clients(&mut self, found: &mut [Held]) {
         self.label(found).await;
         for held in found {
-            if held.kind != HeldKind::Expirable {
-                continue;
-            }
             for permit in &mut held.holders {
                 if let Some(known) = self.by_permit(&permit.hold_id).await {
                     permit.client = Some(known.client);
@@ -101,7 +96,7 @@ impl Inspector<'_> {
         }
     }
 
-    /// The id of an expirable permit begins with the second half of its client's id; Redisson's are random.
+    /// The id of a permit begins with the second half of its client's id; Redisson's are random.
     async fn by_permit(&mut self, id: &[u8]) -> Option<Labelled> {
         let half = str::from_utf8(id.get(..16)?).ok()?.to_owned();
         if self.by_half.is_none() {
@@ -171,9 +166,7 @@ async fn read(server: &Server, prefix: &[u8], keys: Vec<Vec<u8>>) -> Result<Vec<
                 free,
                 taken: taken.number,
             }),
-            holders: ends
-                .map(|(record, ttl)| permit(kind, record, ttl))
-                .collect(),
+            holders: ends.map(|(record, ttl)| permit(record, ttl)).collect(),
             ttl_ms,
             waiting,
         }
@@ -181,18 +174,13 @@ async fn read(server: &Server, prefix: &[u8], keys: Vec<Vec<u8>>) -> Result<Vec<
     Ok(found.collect())
 }
 
-fn permit(kind: HeldKind, record: Vec<u8>, ttl_ms: Option<u64>) -> Holder {
+fn permit(record: Vec<u8>, ttl_ms: Option<u64>) -> Holder {
     let hold_id = match <[u8; 16]>::try_from(record.as_slice()) {
-        Ok(id) if kind == HeldKind::Expirable => {
-            format!("{:032x}", u128::from_be_bytes(id)).into_bytes()
-        }
-        _ => record,
+        Ok(id) => format!("{:032x}", u128::from_be_bytes(id)).into_bytes(),
+        Err(_) => record,
     };
-    // Own records are `<hold id>:<number>`.
-    let end = hold_id.iter().rposition(|byte| *byte == b':').unwrap_or(0);
-    let client = split(&hold_id[..end]).filter(|_| kind == HeldKind::Counting);
     Holder {
-        client: client.map(|(client, _)| client.to_owned()),
+        client: None,
         label: None,
         hold_id,
         count: 1,

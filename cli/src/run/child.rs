@@ -8,19 +8,19 @@
 //! Without a terminal the command leads a process group, and gets signals together with its children. With one it stays in
 //! the group of `run`, or else the shell's job control would stop it.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child as Process, Command, ExitCode, ExitStatus};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use rustix::process::{kill_process, kill_process_group, waitid};
+use rustix::process::{getpgid, kill_process, kill_process_group, waitid};
 
 /// The first argument of the shim.
 const SHIM: &str = "__execute-under";
 /// What the kernel calls the shim: 15 bytes at most.
-const SHIM_NAME: &str = "watchlock:shim";
+const SHIM_NAME: &CStr = c"watchlock:shim";
 
 /// Becomes the command, if this process was started as a shim. Returns only when that fails.
 pub(crate) fn shim() -> Option<ExitCode> {
@@ -43,8 +43,9 @@ fn execute(
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{getppid, set_parent_process_death_signal};
-        if let Err(error) = std::fs::write("/proc/self/comm", SHIM_NAME) {
-            return error;
+        // Not by /proc, which may be read-only.
+        if let Err(error) = rustix::thread::set_name(SHIM_NAME) {
+            return error.into();
         }
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
             return error.into();
@@ -107,11 +108,13 @@ impl Child {
     /// Sends a signal to the command, and to its group if it leads one.
     pub(super) fn signal(&self, signal: Signal) {
         // It may have ended: then there is nothing left to do.
-        let _ = if self.leads_group {
-            kill_process_group(self.pid, signal)
-        } else {
-            kill_process(self.pid, signal)
-        };
+        if self.leads_group {
+            let _ = kill_process_group(self.pid, signal);
+        }
+        // It may have left the group.
+        if !self.leads_group || getpgid(Some(self.pid)) != Ok(self.pid) {
+            let _ = kill_process(self.pid, signal);
+        }
     }
 
     /// Passes on a signal that `run` got. The terminal sends some of them to both.
@@ -148,9 +151,10 @@ impl Child {
         if leftovers && self.leads_group {
             self.signal(Signal::KILL);
         }
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", self.process.id()));
+        let name = std::fs::read(format!("/proc/{}/comm", self.process.id()));
         // What cannot be read belongs to somebody else, so it was executed.
-        let executed = name.is_err() || name.is_ok_and(|name| name.trim_end() != SHIM_NAME);
+        let executed =
+            name.is_err() || name.is_ok_and(|name| name.trim_ascii_end() != SHIM_NAME.to_bytes());
         Ok(end_of(self.process.wait()?, executed))
     }
 }

@@ -142,21 +142,16 @@ impl<'a> Run<'a> {
         };
         let text = format!("{:?} was acquired after {waited:.1?}", options.name);
         self.messages.tell("acquired", &text, fields);
-        let hold_id = taken.id(options, locks).await;
-        let (end, ended_by_us) = self.hold(&taken, hold_id).await?;
+        let (end, ended_by_us) = self.hold(&taken).await?;
         self.give_back(taken, end, ended_by_us, acquired).await
     }
 
     /// Runs the command, and ends it in time if the lock cannot be kept. Returns whether it had to.
-    async fn hold(
-        &mut self,
-        taken: &Taken,
-        hold_id: Option<String>,
-    ) -> Result<(End, bool), Failure> {
+    async fn hold(&mut self, taken: &Taken) -> Result<(End, bool), Failure> {
         taken.check()?;
         // Before the start, so that no end is missed, and the end is not ignored.
         let mut ends = signal(SignalKind::child()).map_err(internal)?;
-        let environment = self.environment(taken, hold_id);
+        let environment = self.environment(taken);
         let child = match Child::start(&self.options.command, &environment) {
             Ok(child) => child,
             Err(error) => return Ok((End::NotStarted(error.raw_os_error().unwrap_or(0)), false)),
@@ -204,16 +199,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn environment(
-        &self,
-        taken: &Taken,
-        hold_id: Option<String>,
-    ) -> [(&'static str, Option<String>); 4] {
+    fn environment(&self, taken: &Taken) -> [(&'static str, Option<String>); 4] {
         let mut held = self.held.clone();
         held.push(self.options.key());
         [
             ("WATCHLOCK_NAME", Some(self.options.name.clone())),
-            ("WATCHLOCK_HOLD", hold_id),
+            ("WATCHLOCK_HOLD", taken.id()),
             ("WATCHLOCK_TOKEN", taken.token()),
             (HELD, Some(Value::from(held).to_string())),
         ]
@@ -275,31 +266,46 @@ impl<'a> Run<'a> {
     /// shortened, so a shorter rest is waited for here.
     async fn keep(&mut self, mut guard: LockGuard, rest: Duration) {
         let until = Instant::now() + rest;
-        if rest >= self.options.watchdog {
-            match leave(guard, rest).await {
-                Ok(()) => return,
-                // As at a quorum, whose leases are short.
-                Err((back, _)) => guard = back,
-            }
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        tokio::select! {
-            () = sleep(left) => {
-                self.release(Taken::Lock(guard)).await;
-            }
-            _ = self.signals.next_end() => {
-                let left = until.saturating_duration_since(Instant::now());
-                if let Err((_, error)) = leave(guard, left.max(SHORTEST)).await {
-                    self.messages.warn("not_kept", &with_causes(&error));
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut may_leave = true;
+        loop {
+            if may_leave && left() >= self.options.watchdog {
+                match leave(guard, left()).await {
+                    Ok(()) => return,
+                    Err((back, error)) => {
+                        guard = back;
+                        // A quorum refuses for good: its leases are short.
+                        may_leave = error.is_transient();
+                    }
                 }
             }
-            reason = guard.lost() => {
-                let text = format!("the lock {:?} was lost after the command: {reason}", self.options.name);
-                self.messages.warn("not_kept", &text);
+            let is_again = may_leave && left() >= self.options.watchdog;
+            let pause = if is_again { AGAIN.min(left()) } else { left() };
+            tokio::select! {
+                () = sleep(pause) => {
+                    if left().is_zero() {
+                        self.release(Taken::Lock(guard)).await;
+                        return;
+                    }
+                }
+                _ = self.signals.next_end() => {
+                    if let Err((_, error)) = leave(guard, left().max(SHORTEST)).await {
+                        self.messages.warn("not_kept", &with_causes(&error));
+                    }
+                    return;
+                }
+                reason = guard.lost() => {
+                    let text = format!("the lock {:?} was lost after the command: {reason}", self.options.name);
+                    self.messages.warn("not_kept", &text);
+                    return;
+                }
             }
         }
     }
 }
+
+/// How long to wait before it is tried again to leave the lock to its lease.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The shortest lease.
 const SHORTEST: Duration = Duration::from_millis(10);

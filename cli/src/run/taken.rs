@@ -80,9 +80,9 @@ impl Taken {
     }
 
     /// The hold id, or the id of the permit.
-    pub(super) async fn id(&self, options: &RunOptions, locks: &Locks) -> Option<String> {
+    pub(super) fn id(&self) -> Option<String> {
         match self {
-            Self::Lock(_) => locks.own_hold(options.kind, &options.name).await,
+            Self::Lock(guard) => guard.hold_id().map(str::to_owned),
             Self::Permit(permit) => permit.ids().first().map(ToString::to_string),
         }
     }

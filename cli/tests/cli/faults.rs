@@ -217,3 +217,32 @@ async fn a_server_that_restarts_without_its_data_has_lost_the_lock() {
     let (status, err) = job.end();
     assert_eq!(status, 75, "{err}");
 }
+
+#[tokio::test]
+async fn a_command_that_left_its_group_is_ended_at_a_loss() {
+    let server = RedisServer::start();
+    let script = "import os, time; os.setpgid(0, os.getpgid(os.getppid())); \
+                  print(os.getpid(), flush=True); time.sleep(60)";
+    let run = ["run", "--watchdog", "900ms", "x", "python3", "-c", script];
+    let mut job = Job::start(&mut at(&server, &run));
+    let command = job.pid_line();
+    server.cmd(&["DEL", "x"]).await;
+    wait_until("the command is ended", PATIENCE, || !is_alive(command));
+    let (status, err) = job.end();
+    assert_eq!(status, 75, "{err}");
+}
+
+#[tokio::test]
+async fn a_short_outage_at_the_end_does_not_make_run_wait_for_all_of_at_least() {
+    let server = RedisServer::start();
+    let options = ["run", "--watchdog", "20", "--at-least", "60s", "x"];
+    let mut job = Job::start(at(&server, &options).args(UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    server.freeze();
+    job.close();
+    // Longer than it tries once.
+    std::thread::sleep(Duration::from_secs(8));
+    server.resume();
+    wait_until("it leaves the lock to Redis", PATIENCE, || job.has_ended());
+    assert!(server.pttl("x").await > 30_000);
+}

@@ -332,3 +332,18 @@ async fn what_redis_denies_is_77_and_what_is_out_of_reach_69() {
         assert_eq!(none.status, 64, "{arguments:?}");
     }
 }
+
+#[tokio::test]
+async fn a_name_is_shown_alike_whether_or_not_it_is_held() {
+    let server = RedisServer::start();
+    let name = "a\\b\u{1b}";
+    let show = || said(&mut at(&server, &["show", "--json", name])).out;
+    let name_of = |line: String| {
+        serde_json::from_str::<serde_json::Value>(&line).expect("JSON")["name"].clone()
+    };
+    let free = name_of(show());
+    let job = Job::start(at(&server, &["run", name]).args(UNTIL_EOF));
+    assert_eq!(job.line(), "ready");
+    let held = name_of(show());
+    assert_eq!(free, held);
+}

@@ -219,6 +219,15 @@ async fn now(server: &RedisServer) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
+/// Records a permit of a client of this crate: that of its first hold.
+async fn record_own(server: &RedisServer, key: &str, end: &str, client: &str) {
+    const SCRIPT: &str = "local id = ARGV[2]:gsub('..', function(x) return string.char(tonumber(x, 16)) end) \
+                          return redis.call('ZADD', KEYS[1], ARGV[1], id)";
+    let half = client[19..].replace('-', "");
+    let id = format!("{half}0000000000010000");
+    server.cmd(&["EVAL", SCRIPT, "1", key, end, &id]).await;
+}
+
 /// Semaphores of both kinds and languages, and what looks like one.
 async fn many() -> RedisServer {
     let server = RedisServer::start();
@@ -234,7 +243,7 @@ async fn many() -> RedisServer {
     record("{imports}:timeout", &over, "abcdefghijklmnop").await;
     // A number of which only this crate's permits are recorded.
     server.cmd(&["SET", "a{b}c", "-1"]).await;
-    record("watchlock_permits:a{b}c", &later, &format!("{RUST}:5:0")).await;
+    record_own(&server, "watchlock_permits:a{b}c", &later, RUST).await;
     server
         .cmd(&[
             "SET",
@@ -295,8 +304,7 @@ async fn ls_asks_about_a_thousand_semaphores_together() {
         server.cmd(&["SET", &format!("rust:{number}"), "1"]).await;
         let client = format!("7f3c8a52-02f1-4f0e-8d0b-{number:012}");
         let record = format!("watchlock_permits:{{rust:{number}}}");
-        let permit = format!("{client}:1:0");
-        server.cmd(&["ZADD", &record, &later, &permit]).await;
+        record_own(&server, &record, &later, &client).await;
         let label = format!("watchlock_client:{client}");
         server
             .cmd(&["SET", &label, &format!("host-{number}")])
@@ -409,4 +417,31 @@ async fn a_permit_of_run_is_listed_with_its_label_and_released_by_its_id() {
         .await;
     assert_eq!(release(&["--permit", &id, "--yes", "lock"]).status, 78);
     assert!(server.exists("lock").await);
+}
+
+/// Not a record that somebody made up: one that the library wrote.
+#[tokio::test]
+async fn permits_of_a_plain_semaphore_are_shown_with_their_client() {
+    let server = RedisServer::start();
+    let builder = watchlock::Client::builder(server.url()).label("billing@host-7");
+    let client = builder.connect().await.expect("it connects");
+    let key = format!("watchlock_client:{}", client.id());
+    eventually("it has a label", PATIENCE, async || {
+        server.exists(&key).await
+    })
+    .await;
+    let imports = client.get_semaphore("imports").with_permits(3);
+    let permit = imports.acquire().await.expect("three are free");
+    let holders = imports.holders().await.expect("it answers");
+    let shown = said(&mut at(&server, &["show", "imports"])).out;
+    let json = said(&mut at(&server, &["ls", "--json"])).out;
+    let listed = said(&mut at(&server, &["ls"])).out;
+    drop(permit);
+    let id = &holders[0].hold_id;
+    let found = [&listed, &shown].map(|out| out.contains("billing@host-7"));
+    assert_eq!(found, [true; 2], "{listed}\n{shown}\n{json}");
+    assert!(
+        shown.contains(id) && json.contains(id),
+        "{id}\n{shown}\n{json}"
+    );
 }

@@ -210,3 +210,31 @@ fn verbose_says_how_long_it_took() {
         run.err
     );
 }
+
+#[tokio::test]
+async fn the_hold_of_one_of_many_readers_has_an_id() {
+    let server = RedisServer::start();
+    for number in 0..150 {
+        let id = format!("00000000-0000-4000-8000-{number:012}:1");
+        server.cmd(&["HSET", "x", "mode", "read", &id, "1"]).await;
+        let timeout = format!("{{x}}:{id}:rwlock_timeout:1");
+        server.cmd(&["SET", &timeout, "1", "PX", "600000"]).await;
+    }
+    server.cmd(&["PEXPIRE", "x", "600000"]).await;
+    let mut without = 0;
+    for _ in 0..10 {
+        let run = [
+            "run",
+            "--kind",
+            "read",
+            "x",
+            "sh",
+            "-c",
+            "echo ${WATCHLOCK_HOLD-none}",
+        ];
+        let ran = said(&mut at(&server, &run));
+        assert_eq!((ran.status, ran.err.as_str()), (0, ""));
+        without += u32::from(ran.out == "none\n");
+    }
+    assert_eq!(without, 0, "of 10");
+}

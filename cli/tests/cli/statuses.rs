@@ -219,3 +219,17 @@ async fn a_command_that_cannot_run_is_126_or_127_and_releases_at_once() {
     assert_eq!((own.status, own.err.as_str()), (127, ""));
     assert_eq!(server.keys().await, ["x"]);
 }
+
+/// As in a unit of systemd with `ReadOnlyPaths=/`, or in a sandbox whose /proc takes no names.
+#[tokio::test]
+async fn a_read_only_proc_hides_nothing() {
+    let server = RedisServer::start();
+    let program = env!("CARGO_BIN_EXE_watchlock");
+    let script = format!(
+        "mount --bind /proc /proc && mount -o remount,ro,bind /proc && exec {program} run x sh -c 'echo ran; exit 7'"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "sh", "-c", &script]);
+    let said = said(command.env("WATCHLOCK_URL", server.url()));
+    assert_eq!((said.status, said.out.as_str()), (7, "ran\n"), "{said:?}");
+}

@@ -432,6 +432,7 @@ impl Waiting<'_> {
     /// The verdict at the end of the wait. `None` while the caller still waits for the reply to its own try.
     fn final_verdict(&self, now: Moment, is_end: bool) -> Option<Verdict> {
         let limit = self.core.config.command_timeout;
+        self.core.notice_pause(now);
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
@@ -439,6 +440,7 @@ impl Waiting<'_> {
                     if !is_end {
                         return None;
                     }
+                    let since = since.max(self.core.runs_since());
                     let known = gate.verdict_without_answer(&self.ticket, since, limit, now);
                     let silent = || Verdict::failed(Failure::slow_reply(limit));
                     return Some(known.unwrap_or_else(silent));

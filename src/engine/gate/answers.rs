@@ -611,9 +611,10 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             }
         }
         let connection_broke = failure.is_of_connection() && ticket.connection_broke() < LANES;
-        let (since, limit) = (self.attempt.since, self.effects.rules.command_timeout);
+        let (since, rules, now) = (self.attempt.since, self.effects.rules, self.effects.now);
         let known = self.attempt.overdue.then(|| {
-            let now = self.effects.now;
+            let since = since.max(rules.runs_since);
+            let limit = rules.command_timeout;
             self.gate.verdict_without_answer(ticket, since, limit, now)
         });
         let over = known.flatten();

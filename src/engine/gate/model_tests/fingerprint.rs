@@ -215,7 +215,7 @@ impl World {
         let noted = self.gate.writer_waits.as_ref().map(|note| note.withdrawn);
         noted.hash(words);
         words.all(&self.removed_notes, |words, (command, _)| {
-            words.command(*command)
+            words.command(*command);
         });
         (self.note, self.stranger_note, self.stranger_notes).hash(words);
         (self.now >= self.note_at, self.shut).hash(words);
