@@ -464,8 +464,9 @@ impl ClientBuilder {
     /// The client connects in the background, with the pauses of [`backoff`](Self::backoff). Until then locks fail with
     /// [`Error::Unavailable`] after `unavailable_after`, or at the end of their wait. A server that
     /// [`connect`](Self::connect) would refuse (another database than the pool's, a replica, too old, a wrong password) is
-    /// logged as an error, once for each reason, and every use fails with the error of Redis until a later attempt finds
-    /// that it can be used.
+    /// logged as an error, once for each reason, and new acquires fail with the error that `connect` would return, or that
+    /// of Redis, until a later attempt finds that it can be used. What is asked for before the first attempt is over may be
+    /// granted by such a server.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), watchlock::Error> {

@@ -20,9 +20,6 @@ use crate::names::{Family, Names};
 use crate::script::Reply;
 use crate::script::call::{ACQUIRE, PROBE, RELEASE};
 
-/// The oldest Redis whose scripts and ACLs we support.
-const OLDEST: (u64, u64) = (6, 2);
-
 /// Since then no setting makes Redis refuse writes behind `TIME` in scripts.
 const REPLICATES_EFFECTS: (u64, u64) = (7, 0);
 
@@ -56,8 +53,9 @@ pub(super) async fn greet_later(core: Arc<Core>) {
     let mut logged = BTreeSet::new();
     while core.check_open().is_ok() {
         let Err(error) = greet(&core, &core.keeper_fleet).await else {
-            return;
+            return core.set_unfit(None);
         };
+        core.set_unfit(matches!(error, Error::Config(_)).then(|| error.clone()));
         if !error.is_transient() && logged.len() < REASONS && logged.insert(chain(&error)) {
             log(move || {
                 let cause = std::error::Error::source(&error);
@@ -69,6 +67,8 @@ pub(super) async fn greet_later(core: Arc<Core>) {
             });
         }
         core.backend.timers().sleep(delays.step()).await;
+        // Another address, or another server behind the same one, may be fit by now.
+        core.keeper_fleet.home().rest();
         // Replaces the connection if it is broken or silent: perhaps no other command would notice.
         let knock = Pending::knock(core.keeper_fleet.home());
         let _ = knock.within(core.config.command_timeout).await;
@@ -204,24 +204,12 @@ async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(),
 
 fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
     let config = core.backend.config();
-    let reason = if hello.is_in_cluster() {
-        if !config.asks_server {
-            return Ok(());
-        }
-        // The servers of a quorum must be independent.
-        "it is in cluster mode"
-    } else if config.dialer.for_cluster {
-        "it is not in cluster mode"
-    } else if hello.is_sentinel() {
-        "it is a sentinel, not the master it watches"
-    } else if hello.is_replica() {
-        "it is a replica, locks are written to the master"
-    } else if hello.is_older_than(OLDEST) {
-        "it is older than Redis 6.2"
-    } else {
-        return Ok(());
+    let problem = match hello.is_in_cluster() {
+        true if !config.asks_server => None,
+        false if config.dialer.for_cluster => Some("it is not in cluster mode"),
+        _ => hello.problem_alone(),
     };
-    Err(unsupported(reason))
+    problem.map_or(Ok(()), |problem| Err(unsupported(problem)))
 }
 
 /// Fails if the server has no `WAIT`, as with some managed services. Does not wait.

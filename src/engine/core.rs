@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     pub(super) wake_up_denied: AtomicBool,
     /// A command that scripts need and that the server does not know.
     lacks: OnceLock<&'static str>,
+    /// Why `connect` would refuse the server, by the last greeting of a lazy client.
+    unfit: RwLock<Option<Error>>,
     numbers: AtomicU64,
     /// When the keeper looked at the clock, in nanoseconds.
     looked_at: AtomicU64,
@@ -138,6 +141,7 @@ impl Core {
             stops: Notify::new(),
             closed: AtomicBool::new(false),
             lacks: OnceLock::new(),
+            unfit: RwLock::default(),
             wake_up_denied: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
@@ -215,8 +219,16 @@ impl Core {
         let _ = self.lacks.set(command);
     }
 
-    /// Fails if the server does not allow what scripts need, some of which need its time.
+    /// The last greeting found that `connect` would refuse the server, and why; or that it would not.
+    pub(crate) fn set_unfit(&self, why: Option<Error>) {
+        *self.unfit.write() = why;
+    }
+
+    /// Fails if `connect` would refuse the server, or if it does not allow what scripts need, some of which need its time.
     pub(crate) fn check_supported(&self, needs_time: bool) -> Result<(), Error> {
+        if let Some(why) = &*self.unfit.read() {
+            return Err(why.clone());
+        }
         match self.lacks.get() {
             Some(&command) if command != "TIME" || needs_time => Err(Error::Unsupported {
                 lock: None,

@@ -1,5 +1,9 @@
 //! Masters that die, stand still, or hand over to their replica.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use watchlock::{Client, Lease, LostReason};
@@ -239,4 +243,113 @@ async fn while_a_master_is_down_its_clients_ask_the_others_once_a_second_on_open
     // Counting connects as well.
     let connections = (after.1 - counted.1).saturating_sub(counted.1 - before.1);
     assert!(connections <= 2, "{connections} connections");
+}
+
+/// A master that its peers do not hear any more, and its clients do: the others have replaced it, it answers CLUSTERDOWN,
+/// and goes on to say that it has its slots. Since Redis 7.2 a node tells others what it forgot, so not there.
+async fn cut_off(cluster: &RedisCluster, master: usize) {
+    let node = cluster.node(master);
+    for (index, other) in cluster.nodes().iter().enumerate() {
+        if index != master {
+            let id: String = other.query(&["CLUSTER", "MYID"]).await;
+            node.cmd(&["CLUSTER", "FORGET", &id]).await;
+        }
+    }
+    let replica = cluster.replica_of(master);
+    replica.cmd(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    let to = format!(":{}", replica.port());
+    let witness = cluster.node((master + 1) % 3);
+    eventually("the others know the new master", LONG, async || {
+        let said = witness.try_cmd(&["GET", NAME]).await;
+        said.is_err_and(|error| format!("{error:?}").contains(&to))
+    })
+    .await;
+    eventually("the old one knows that it is alone", LONG, async || {
+        let said = node.try_cmd(&["GET", NAME]).await;
+        said.is_err_and(|error| format!("{error:?}").contains("down"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_master_that_was_cut_off_from_its_peers_is_left() {
+    let cluster = RedisCluster::start().await;
+    let master = cluster.owner_of(NAME).await;
+    let client = Client::connect(&cluster.node(master).url()).await.unwrap();
+    // Everything that it uses is at this node.
+    let guard = try_once(&client, NAME).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    cut_off(&cluster, master).await;
+    eventually("it finds the new master", LONG, async || {
+        matches!(try_once(&client, NAME).await, Ok(Some(_)))
+    })
+    .await;
+}
+
+/// A waker may run any code: this one makes a try of its own.
+struct Tries {
+    client: Client,
+    woken: AtomicBool,
+    done: AtomicBool,
+}
+
+impl Wake for Tries {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        polled_once(&self.client);
+        self.done.store(true, Ordering::SeqCst);
+    }
+}
+
+fn polled_once(client: &Client) {
+    let lock = client.get_lock("any");
+    let mut trying = pin!(lock.try_lock(Duration::ZERO, Lease::Watchdog));
+    let _ = trying
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+}
+
+#[tokio::test]
+async fn a_waker_may_make_a_try_when_a_node_leaves() {
+    let cluster = RedisCluster::start().await;
+    let master = cluster.owner_of(NAME).await;
+    let other = elsewhere(&cluster, master).await;
+    let server = cluster.server_of(&other).await;
+    // The keeper has the slots asked for long before the attempt to connect ends.
+    let builder = Client::builder(&server.url()).connect_timeout(LONG);
+    let client = builder.command_timeout(LONG).connect().await.unwrap();
+    let guard = try_once(&client, &other).await.unwrap().unwrap();
+    cluster.node(master).freeze();
+    let lock = client.get_lock(NAME);
+    let mut trying = Box::pin(lock.try_lock(LONG * 2, Lease::Watchdog));
+    let tries = Arc::new(Tries {
+        client: client.clone(),
+        woken: false.into(),
+        done: false.into(),
+    });
+    let waker = Waker::from(Arc::clone(&tries));
+    let first = trying.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(first.is_pending());
+    cluster.replaced(master).await;
+    eventually("the waker was called", LONG, async || {
+        // Each connection that breaks has the slots asked for.
+        server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        tries.woken.load(Ordering::SeqCst)
+    })
+    .await;
+    let (tell, told) = std::sync::mpsc::channel();
+    let (asked, runtime) = (client.clone(), tokio::runtime::Handle::current());
+    std::thread::spawn(move || {
+        let _on_it = runtime.enter();
+        polled_once(&asked);
+        tell.send(())
+    });
+    let returns = told.recv_timeout(LONG).is_ok();
+    cluster.node(master).resume();
+    if !returns || !tries.done.load(Ordering::SeqCst) {
+        // What hangs cannot be dropped.
+        std::mem::forget((client, guard, tries, trying));
+        panic!("a call hangs: {}", !returns);
+    }
+    guard.unlock().await.unwrap();
 }

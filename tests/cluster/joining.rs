@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use watchlock::{Client, ClientBuilder, Error, Secrets};
+use watchlock::{Backoff, Client, ClientBuilder, Error, Secrets};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
+use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, soon, try_once};
@@ -195,4 +196,86 @@ async fn a_node_whose_address_belongs_to_another_cluster_is_not_used() {
     let guard = soon(client.get_lock(NAME).lock()).await.unwrap();
     assert!(node.exists(NAME).await);
     guard.unlock().await.unwrap();
+}
+
+/// The only address that answered at first has no slots. Later the others answer, too.
+#[tokio::test]
+async fn a_lazy_client_asks_its_other_addresses_again() {
+    let cluster = RedisCluster::masters().await;
+    let empty = RedisServer::options().config("cluster-enabled", "yes");
+    let empty = empty.start();
+    let proxy = Proxy::to(cluster.node(0));
+    proxy.refuse();
+    let client = ClientBuilder::cluster([proxy.url(), empty.url()]);
+    let client = client.connect_lazy().unwrap();
+    eventually("the empty node was asked twice", LONG, async || {
+        empty.calls_of("hello").await > 1
+    })
+    .await;
+    proxy.accept();
+    joins(&client).await;
+}
+
+#[tokio::test]
+async fn nodes_that_announce_ipv6_are_found() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options
+            .config("bind", "127.0.0.1 ::1")
+            .config("cluster-announce-ip", "::1")
+    });
+    let cluster = cluster.await;
+    for url in [cluster.url(), cluster.url().replace("127.0.0.1", "[::1]")] {
+        let client = Client::connect(&url).await.unwrap();
+        joins(&client).await;
+    }
+}
+
+/// It waits since before its client knew that there is a cluster, where releases are published to the node of the slot.
+#[tokio::test]
+async fn who_waits_when_its_client_joins_hears_the_release() {
+    let cluster = RedisCluster::masters().await;
+    let rights = async |right| {
+        for node in cluster.nodes() {
+            let user = ["ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all"];
+            node.cmd(&[&user[..], &[right]].concat()).await;
+        }
+    };
+    rights("-cluster").await;
+    let (name, elsewhere) = (
+        name_of(&cluster, true).await,
+        name_of(&cluster, false).await,
+    );
+    let other = Client::connect(&cluster.url()).await.unwrap();
+    let held = other.get_lock(&name);
+    let held = held.lock_with_lease(LONG * 10).await.unwrap();
+    let url = cluster.url().replace("//", "//app:right@");
+    let minute = Backoff::new().base(LONG * 2).cap(LONG * 2);
+    let client = Client::builder(&url).backoff(minute);
+    let client = client.connect_lazy().unwrap();
+    let lock = client.get_lock(&name);
+    let waits = tokio::spawn(async move { lock.lock().await });
+    let channel = crate::common::channel(&name);
+    eventually("it listens", LONG, async || {
+        cluster.node(0).subscribers(&channel).await > 0
+    })
+    .await;
+    rights("+cluster").await;
+    eventually("it has joined", LONG, async || {
+        try_once(&client, &elsewhere).await.is_ok()
+    })
+    .await;
+    held.unlock().await.unwrap();
+    let guard = soon(waits).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// A name whose lock the first node has, or has not.
+async fn name_of(cluster: &RedisCluster, first: bool) -> String {
+    for number in 0.. {
+        let name = format!("job:{number}");
+        if (cluster.owner_of(&name).await == 0) == first {
+            return name;
+        }
+    }
+    unreachable!("some name is there")
 }

@@ -6,7 +6,7 @@ use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, ms, soon};
+use crate::common::{LONG, clean, ms, soon, try_once};
 use crate::works;
 
 #[tokio::test]
@@ -68,4 +68,58 @@ fn bad_settings_are_refused_at_once() {
         std::error::Error::source(&error).unwrap().to_string(),
         setting
     );
+}
+
+/// Only its role shows that it is no master: every use must fail, as is documented.
+#[tokio::test]
+async fn a_lazy_client_takes_nothing_at_a_replica_that_takes_writes() {
+    let master = RedisServer::start();
+    let replica = RedisServer::options()
+        .config("replica-read-only", "no")
+        .replica_of(&master)
+        .start();
+    replica.synced().await;
+    let eager = Client::connect(&replica.url()).await.map(drop);
+    assert!(
+        matches!(eager, Err(Error::Config(ConfigError::Unsupported { .. }))),
+        "{eager:?}"
+    );
+    let client = Client::builder(&replica.url()).connect_lazy().unwrap();
+    is_refused(&client).await;
+    replica.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+    eventually("it can be used", LONG, async || {
+        soon(try_once(&client, "x")).await.is_ok()
+    })
+    .await;
+}
+
+/// New acquires fail as `connect` would, once the server was asked what it is.
+async fn is_refused(client: &Client) {
+    eventually("it is refused", LONG, async || {
+        let got = soon(try_once(client, "x")).await;
+        matches!(got, Err(Error::Config(_)))
+    })
+    .await;
+    for kind in 0..2 {
+        let refused = match kind {
+            0 => soon(client.get_fair_lock("y").lock()).await.map(drop),
+            _ => soon(client.get_semaphore("z").acquire()).await.map(drop),
+        };
+        assert!(matches!(refused, Err(Error::Config(_))), "{refused:?}");
+    }
+}
+
+/// `connect` refuses it, so every use must fail.
+#[tokio::test]
+async fn a_lazy_client_whose_pool_leads_elsewhere_takes_nothing() {
+    let server = RedisServer::start();
+    let pool = deadpool_redis::Config::from_url(format!("{}1", server.url()));
+    let pool = pool
+        .create_pool(Some(deadpool_redis::Runtime::Tokio1))
+        .unwrap();
+    let client = Client::builder(&server.url())
+        .pool(pool)
+        .connect_lazy()
+        .unwrap();
+    is_refused(&client).await;
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use redis::IntoConnectionInfo;
 use watchlock::{Client, ConfigError, Error, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
@@ -248,5 +249,43 @@ async fn a_server_that_restarts_while_nobody_looks_costs_no_error() {
         client.get_lock("x").remain_time_to_live().await.unwrap();
         server.restart();
         assert!(!client.get_lock("x").force_unlock().await.unwrap());
+    }
+}
+
+/// A client of redis-rs that does not tell its name: AUTH is all that it sends first.
+fn nameless(url: &str) -> redis::Client {
+    let info = url.into_connection_info().unwrap();
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    redis::Client::open(info.set_redis_settings(settings)).unwrap()
+}
+
+/// It answers AUTH with the same error as anything else.
+#[tokio::test]
+async fn a_full_server_with_a_password_is_unavailable_until_it_is_not() {
+    let server = RedisServer::options().password("secret").start();
+    let builder = || Client::builder_from(&nameless(&server.url()));
+    let client = builder().connect().await.unwrap();
+    assert!(is_free(&client, "x").await);
+    server.cmd(&["CONFIG", "SET", "maxclients", "1"]).await;
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let error = builder().connect().await.map(drop).unwrap_err();
+    assert!(is_unavailable(&error), "{error:?}");
+    let error = try_once(&client, "x").await.map(drop).unwrap_err();
+    assert!(is_unavailable(&error), "{error:?}");
+    server.cmd(&["CONFIG", "SET", "maxclients", "100"]).await;
+    eventually("it has room", LONG, async || {
+        try_once(&client, "x").await.is_ok()
+    })
+    .await;
+}
+
+/// A managed service whose plan allows no more connections says so to each command.
+#[tokio::test]
+async fn a_limit_of_the_plan_is_no_wrong_password() {
+    const LIMIT: &str = "-ERR max concurrent connections exceeded\r\n";
+    let url = serve(|_| Say::Now(LIMIT)).await;
+    for url in [url.clone(), url.replace("//", "//:secret@")] {
+        let error = Client::builder(&url).connect().await.map(drop).unwrap_err();
+        assert!(error.is_transient(), "{url}: {error:?}");
     }
 }

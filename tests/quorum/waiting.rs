@@ -488,3 +488,25 @@ fn futures_executor<T>(future: impl Future<Output = T>) -> T {
         std::thread::sleep(ms(1));
     }
 }
+
+/// `connect` refuses a server in cluster mode. One that was away then, and turns out to be one, must stay out, too.
+#[tokio::test]
+async fn a_late_server_in_cluster_mode_stays_out() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let three = RedisServer::options().cluster_of_one().start();
+    let proxy = Proxy::to(&three);
+    let builder = of(&[one.url(), two.url(), proxy.url()]);
+    assert!(builder.connect().await.is_err());
+    proxy.refuse();
+    let quorum = of(&[one.url(), two.url(), proxy.url()]);
+    let quorum = quorum.connect().await.unwrap();
+    let before = three.calls_of("hello").await;
+    proxy.accept();
+    eventually("it is asked again and again", LONG, async || {
+        let guard = quorum.get_lock("x").lock().await.unwrap();
+        assert!(!three.exists("x").await, "it votes");
+        end(guard).await;
+        three.calls_of("hello").await >= before + 2
+    })
+    .await;
+}

@@ -1,7 +1,10 @@
 //! How the master is found.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use watchlock::{ClientBuilder, ConfigError, Error};
 use watchlock_support::eventually;
@@ -284,4 +287,84 @@ async fn each_sentinel_is_listened_to_by_one_connection() {
         assert_eq!(said(proxy, "SUBSCRIBE"), 1);
     }
     drop(client);
+}
+
+/// A sentinel that names a master: its port and epoch; none while it is silent.
+#[derive(Default)]
+struct FakeSentinel {
+    names: Mutex<Option<(u16, u64)>>,
+    answered: AtomicUsize,
+}
+
+impl FakeSentinel {
+    fn answer(&self, question: &str) -> Option<String> {
+        let (port, epoch) = (*self.names.lock().unwrap())?;
+        let mut answer = String::new();
+        if question.contains("SETINFO") {
+            answer.push_str("+OK\r\n+OK\r\n");
+        }
+        if question.contains("GET-MASTER") {
+            answer += &list(&["127.0.0.1", &port.to_string()]);
+            answer += &list(&["config-epoch", &epoch.to_string()]);
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(answer)
+    }
+
+    /// Starts it, and returns its address.
+    async fn start(self: &Arc<Self>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", listener.local_addr().unwrap());
+        let sentinel = Arc::clone(self);
+        tokio::spawn(async move {
+            while let Ok((mut link, _)) = listener.accept().await {
+                let sentinel = Arc::clone(&sentinel);
+                tokio::spawn(async move {
+                    let mut heard = [0; 4096];
+                    while let Ok(length @ 1..) = link.read(&mut heard).await {
+                        let question = String::from_utf8_lossy(&heard[..length]);
+                        if let Some(answer) = sentinel.answer(&question) {
+                            link.write_all(answer.as_bytes()).await.unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        url
+    }
+}
+
+/// One sentinel was cut off with the old master. The others named the new one, and cannot be reached for a while.
+#[tokio::test]
+async fn a_client_that_followed_a_fail_over_does_not_go_back() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let mut urls = Vec::new();
+    let sentinels: [_; 3] = std::array::from_fn(|_| Arc::<FakeSentinel>::default());
+    for (sentinel, (master, epoch)) in sentinels.iter().zip([(&old, 1), (&new, 2), (&new, 2)]) {
+        *sentinel.names.lock().unwrap() = Some((master.port(), epoch));
+        urls.push(sentinel.start().await);
+    }
+    let client = ClientBuilder::sentinel(urls, SERVICE);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("mine");
+    let mine = lock.lock_with_lease(LONG * 10).await.unwrap();
+    assert!(new.exists("mine").await);
+    for silent in &sentinels[1..] {
+        *silent.names.lock().unwrap() = None;
+    }
+    let answered = || sentinels[0].answered.load(Ordering::Relaxed);
+    let before = answered();
+    new.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    eventually("it asks again and again", LONG, async || {
+        assert!(try_once(&client, "x").await.is_err());
+        answered() >= before + 3
+    })
+    .await;
+    assert!(mine.is_valid() && !old.exists("x").await);
+    *sentinels[2].names.lock().unwrap() = Some((new.port(), 2));
+    eventually("it is back at the new master", LONG, async || {
+        matches!(try_once(&client, "x").await, Ok(Some(_)))
+    })
+    .await;
+    mine.verify().await.unwrap();
 }

@@ -1,7 +1,8 @@
 //! Asks the nodes of a cluster which node has which slots.
 //!
 //! Open connections are asked first. Only when none of them answers, new ones are made, and the first that answers is kept
-//! for the next question: while a master is down, its clients do not connect to the others again and again.
+//! for the next question: while a master is down, its clients do not connect to the others again and again. A node that
+//! refuses commands for now is asked last: one that was cut off from its peers still names itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ type SlotsAnswer = (Vec<Range>, Option<SpareConnection>);
 type SlotsQuestion<'a> = BoxFuture<'a, Option<SlotsAnswer>>;
 
 /// The first answer. Asks over `lanes` that are connected and over the `spare` connection; then all `nodes` over new
-/// connections; and at last the address that the client was given, which may lead to another cluster by now.
+/// connections; then the address that the client was given, which may lead to another cluster by now; and at last the
+/// nodes that may be cut off from the others.
 pub(super) async fn ask_for_slots(
     config: &LaneConfig,
     lanes: &[Arc<Lane>],
@@ -35,9 +37,11 @@ pub(super) async fn ask_for_slots(
     spare: &mut Option<SpareConnection>,
 ) -> Option<Vec<Range>> {
     let limit = config.command_timeout;
+    let (cut_off, nodes): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.is_cut_off());
     let mut open: Vec<SlotsQuestion<'_>> = Vec::new();
     for lane in lanes {
-        if let Some(mut connected) = lane.connected() {
+        let may_know = lane.node().is_none_or(|node| !node.is_cut_off());
+        if let Some(mut connected) = lane.connected().filter(|_| may_know) {
             let asking = async move {
                 let slots = slots_within(limit, &mut connected.connection, lane.host());
                 Some((slots.await?, None))
@@ -46,7 +50,12 @@ pub(super) async fn ask_for_slots(
         }
     }
     fastrand::shuffle(&mut open);
-    if let Some((mut connection, dialer)) = spare.take() {
+    let is_cut_off = |dialer: &Arc<Dialer>| {
+        cut_off
+            .iter()
+            .any(|node| Arc::ptr_eq(node.dialer(), dialer))
+    };
+    if let Some((mut connection, dialer)) = spare.take_if(|(_, dialer)| !is_cut_off(dialer)) {
         let asking = async move {
             let slots = slots_within(limit, &mut connection, dialer.host());
             Some((slots.await?, Some((connection, dialer))))
@@ -55,17 +64,30 @@ pub(super) async fn ask_for_slots(
     }
     let mut answer = first_of(open).await;
     if answer.is_none() {
-        let made = nodes.iter().map(|node| by_new_connection(config.to(node)));
-        let mut made: Vec<_> = made.map(FutureExt::boxed).collect();
-        fastrand::shuffle(&mut made);
-        answer = first_of(made).await;
+        answer = by_new_connections(config, &nodes).await;
     }
     if answer.is_none() {
         answer = by_new_connection(config.clone()).await;
     }
+    if answer.is_none() {
+        answer = by_new_connections(config, &cut_off).await;
+    }
+    for node in cut_off {
+        node.set_cut_off(false);
+    }
     let (ranges, used) = answer?;
     *spare = used;
     Some(ranges)
+}
+
+async fn by_new_connections(
+    config: &LaneConfig,
+    nodes: &[&Arc<ClusterNode>],
+) -> Option<SlotsAnswer> {
+    let asking = nodes.iter().map(|node| by_new_connection(config.to(node)));
+    let mut asking: Vec<_> = asking.map(FutureExt::boxed).collect();
+    fastrand::shuffle(&mut asking);
+    first_of(asking).await
 }
 
 /// Asks one after the other until one has an answer. A node that is slow delays the others by [`ASK_NEXT`].

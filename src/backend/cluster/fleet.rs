@@ -30,7 +30,7 @@ use crate::backend::command::{
     all_once, asking_once, once, read_once,
 };
 use crate::backend::connect::ClusterNode;
-use crate::backend::failure::Failure;
+use crate::backend::failure::{Class, Failure};
 use crate::backend::timers::Timers;
 use crate::clock::Moment;
 use crate::config::Publish;
@@ -146,7 +146,7 @@ fn send(
         let result = match Box::pin(message.sent_on(&route, false)).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
-            Err(wrong) => Box::pin(follow(&fleet, message, wrong)).await,
+            Err(wrong) => Box::pin(follow(&fleet, route.clone(), message, wrong)).await,
         };
         timer.ended(|| outcome_of(&result));
         result
@@ -163,14 +163,19 @@ fn outcome_of(result: &CommandResult) -> &'static str {
     }
 }
 
-async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: FailedSend) -> CommandResult {
+async fn follow(
+    fleet: &Fleet,
+    mut route: LaneRoute,
+    mut message: impl Message,
+    mut wrong: FailedSend,
+) -> CommandResult {
     let cluster = &fleet.cluster;
     for hop in 0..HOPS {
         let Some(redirect) = wrong.redirect.take() else {
             break;
         };
         let asking = redirect.asking;
-        let route = fleet.route_to(&cluster.redirected(redirect));
+        route = fleet.route_to(&cluster.redirected(redirect));
         if hop > 1 {
             route.lane.timers().sleep(PAUSE).await;
         }
@@ -178,6 +183,11 @@ async fn follow(fleet: &Fleet, mut message: impl Message, mut wrong: FailedSend)
             Ok(answer) => return Ok(answer),
             Err(next) => wrong = next,
         }
+    }
+    if wrong.failure.class == Class::NotReady
+        && let Some(node) = route.lane.node()
+    {
+        node.set_cut_off(true);
     }
     if wrong.failure.is_transient() {
         cluster.doubt();
@@ -377,12 +387,15 @@ impl Fleet {
 
     /// Ends the lanes to nodes that are not among `nodes` any more.
     fn prune(&self, nodes: &[Arc<ClusterNode>]) {
-        let mut routes = self.routes.write();
-        let left = routes.iter_mut().flat_map(|routes| {
-            routes.extract_if(.., |(number, _)| {
-                nodes.iter().all(|node| node.number() != *number)
-            })
-        });
+        let left: Vec<_> = {
+            let mut routes = self.routes.write();
+            let left = routes.iter_mut().flat_map(|routes| {
+                routes.extract_if(.., |(number, _)| {
+                    nodes.iter().all(|node| node.number() != *number)
+                })
+            });
+            left.collect()
+        };
         for (_, route) in left {
             route.lane.end(&Failure::no_node());
         }
@@ -443,7 +456,7 @@ impl Backend {
         self.cluster.learn(ranges);
         let nodes = self.cluster.nodes();
         keepers.prune(&nodes);
-        for (_, fleet) in self.fleets.lock().iter().flatten() {
+        for fleet in self.open_fleets() {
             fleet.prune(&nodes);
         }
         true
@@ -509,9 +522,16 @@ impl Backend {
 
     /// Another server is the master now: all connections to the old one are given up.
     pub(crate) fn switch(&self) {
-        for (_, fleet) in self.fleets.lock().iter().flatten() {
+        for fleet in self.open_fleets() {
             fleet.home().switch();
         }
+    }
+
+    /// The fleets of all runtimes. What is done to them may wake callers, which may run any code, so the lock is free.
+    fn open_fleets(&self) -> Vec<Arc<Fleet>> {
+        let fleets = self.fleets.lock();
+        let fleets = fleets.iter().flatten();
+        fleets.map(|(_, fleet)| Arc::clone(fleet)).collect()
     }
 
     /// Ends all callers' lanes for good. Called before the keeper's runtime ends, and the timers with it.

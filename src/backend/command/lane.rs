@@ -94,8 +94,9 @@ pub(crate) struct BrokenLinks {
 }
 
 impl BrokenLinks {
-    pub(crate) fn add(&self, node: u32) {
-        self.nodes.lock().insert(node);
+    fn add(&self, node: Option<&Arc<ClusterNode>>) {
+        let number = node.map_or(0, |node| node.number());
+        self.nodes.lock().insert(number);
         self.added.notify_one();
     }
 
@@ -344,15 +345,14 @@ impl Lane {
         }
     }
 
-    /// The number of the node; 0 for the one server.
-    pub(crate) fn node(&self) -> u32 {
-        self.config.node.as_ref().map_or(0, |node| node.number())
+    /// The node; none if there is one server.
+    pub(crate) fn node(&self) -> Option<&Arc<ClusterNode>> {
+        self.config.node.as_ref()
     }
 
     /// How releases are published there.
     pub(crate) fn publish(&self) -> Publish {
-        let node = self.config.node.as_ref();
-        node.map_or(Publish::Classic, |node| node.publish())
+        self.node().map_or(Publish::Classic, |node| node.publish())
     }
 
     pub(crate) fn host(&self) -> &str {

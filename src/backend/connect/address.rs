@@ -25,7 +25,7 @@ use super::connection::{Connection, WatchedStream};
 use super::socket;
 #[cfg(feature = "tls")]
 use super::tls;
-use crate::backend::failure::{Failure, application};
+use crate::backend::failure::{Class, Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
 
@@ -167,7 +167,24 @@ impl Address {
     /// A connection for commands.
     pub(super) async fn multiplexed(&self) -> Result<Connection, Failure> {
         let config = without_timers().set_pipeline_buffer_size(QUEUE);
-        self.connect_with(config).await.map_err(Failure::connecting)
+        match self.connect_with(config).await {
+            Err(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+                Err(self.denied(error).await)
+            }
+            connected => connected.map_err(Failure::connecting),
+        }
+    }
+
+    /// Why `AUTH` failed: redis-rs keeps what the server said to itself, and a server that is full says that, too.
+    async fn denied(&self, error: redis::RedisError) -> Failure {
+        let asked = Box::pin(self.asked_first().connect_with(without_timers())).await;
+        match asked {
+            Err(said) if said.code().is_some() => match Failure::connecting(said) {
+                denial if denial.class == Class::Denied => Failure::connecting(error),
+                other => other,
+            },
+            _ => Failure::connecting(error),
+        }
     }
 
     /// A connection that passes push messages on to `pushes`.

@@ -29,6 +29,8 @@ pub(crate) struct ClusterNode {
     set: Option<Publish>,
     /// Whether it has sharded channels, by its last greeting.
     sharded: AtomicBool,
+    /// It said that it cannot serve now. Perhaps it was cut off from its peers, and knows only old slots.
+    cut_off: AtomicBool,
 }
 
 impl ClusterNode {
@@ -45,7 +47,17 @@ impl ClusterNode {
             dialer: Arc::new(dialer),
             set,
             sharded: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
         }
+    }
+
+    /// Relaxed, also below: nothing is ordered by it.
+    pub(crate) fn set_cut_off(&self, is_cut_off: bool) {
+        self.cut_off.store(is_cut_off, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -19,6 +19,9 @@ pub(crate) struct Hello {
     version: Option<(u64, u64)>,
 }
 
+/// The oldest Redis whose scripts and ACLs we support.
+const OLDEST: (u64, u64) = (6, 2);
+
 impl Hello {
     pub(crate) async fn of(connection: &mut MultiplexedConnection) -> Result<Self, Failure> {
         let hello = connection.send_packed_command(&redis::cmd("HELLO")).await;
@@ -68,6 +71,21 @@ impl Hello {
     pub(crate) fn is_replica(&self) -> bool {
         // `slave` is what it is called on the wire, too.
         matches!(self.role.as_deref(), Some("replica" | "slave"))
+    }
+
+    /// Why it cannot be the one server of a client, or one of a quorum, whose servers are independent.
+    pub(crate) fn problem_alone(&self) -> Option<&'static str> {
+        if self.is_in_cluster() {
+            Some("it is in cluster mode")
+        } else if self.is_sentinel() {
+            Some("it is a sentinel, not the master it watches")
+        } else if self.is_replica() {
+            Some("it is a replica, locks are written to the master")
+        } else if self.is_older_than(OLDEST) {
+            Some("it is older than Redis 6.2")
+        } else {
+            None
+        }
     }
 
     /// False for a server that reports no version.

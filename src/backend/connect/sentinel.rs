@@ -4,10 +4,13 @@
 //! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
 //!    not enough: a sentinel that was cut off still names the old master.
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
-//! 4. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
+//! 4. If half of them or fewer name a master, and its epoch is earlier than that of the last one, they were cut off, and the
+//!    others cannot be reached now. They do not count: what the client has at the later master would be lost.
+//! 5. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
 //!    learns of the service later.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -29,6 +32,8 @@ pub(crate) struct Sentinels {
     addresses: Vec<Address>,
     service: Box<str>,
     secrets: Option<Provider>,
+    /// The configuration epoch of the master that was named last; 0 if none was said.
+    epoch: AtomicU64,
 }
 
 /// The master that a sentinel names, with its configuration epoch; none if it watches no master of that name.
@@ -48,6 +53,7 @@ impl Sentinels {
             addresses,
             service: service.into(),
             secrets,
+            epoch: AtomicU64::new(0),
         })
     }
 
@@ -67,10 +73,26 @@ impl Sentinels {
         while let Some(said) = asked.next().await {
             votes.count(said);
             if let Some(endpoint) = votes.decided() {
-                return Ok(endpoint);
+                return self.unless_older(&votes, endpoint);
             }
         }
-        votes.outcome(&self.service)
+        let endpoint = votes.outcome(&self.service)?;
+        self.unless_older(&votes, endpoint)
+    }
+
+    /// The master that won, unless rule 4 says that it was the master before.
+    fn unless_older(&self, votes: &SentinelVotes, winner: Endpoint) -> Result<Endpoint, Failure> {
+        let (count, epoch, _) = votes.named[&winner];
+        // Relaxed, also below: the number stands for itself.
+        let is_older = epoch > 0 && epoch < self.epoch.load(Ordering::Relaxed);
+        if is_older && count * 2 <= votes.all {
+            let text = "the sentinels that answer name an earlier master, and are no majority";
+            return Err(Failure::of(Class::Unreached, text));
+        }
+        if epoch > 0 {
+            self.epoch.store(epoch, Ordering::Relaxed);
+        }
+        Ok(winner)
     }
 
     async fn ask(
@@ -187,13 +209,13 @@ impl SentinelVotes {
     }
 
     /// The address that wins when no more answers will come.
-    fn outcome(self, service: &str) -> Result<Endpoint, Failure> {
+    fn outcome(&self, service: &str) -> Result<Endpoint, Failure> {
         if let Some(first) = self.first() {
             return Ok(first.clone());
         }
-        match self.failure {
-            // Rule 4: most must say so.
-            Some(failure) if self.unknown * 2 <= self.all => Err(failure),
+        match &self.failure {
+            // Rule 5: most must say so.
+            Some(failure) if self.unknown * 2 <= self.all => Err(failure.clone()),
             _ => Err(Failure::unknown_service(service)),
         }
     }

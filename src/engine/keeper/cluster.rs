@@ -26,6 +26,9 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
     let core = &keeper.core;
     let cluster = core.backend.cluster();
     cluster.joined().await;
+    // Who listens already does so where releases of a cluster are not published.
+    keeper.hub.moved();
+    core.look.notify_one();
     let mut pauses = Backoff::new().cap(PAUSE).delays(fastrand::u64(..));
     let (mut last, mut next) = (Moment::default(), Moment::default());
     let mut spare = None;

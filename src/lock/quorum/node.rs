@@ -52,7 +52,8 @@ const MEASURED_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct About {
     run_id: Option<Arc<str>>,
-    is_replica: bool,
+    /// What its greeting said that keeps it out of the quorum.
+    unfit: Option<&'static str>,
     /// The connection on which it was asked for its run id.
     generation: u64,
     /// Why it cannot be part of the quorum.
@@ -105,8 +106,9 @@ impl QuorumNode {
         self.about.lock().run_id.clone()
     }
 
-    pub(super) fn is_replica(&self) -> bool {
-        self.about.lock().is_replica
+    /// Why it cannot be part of a quorum, by its last greeting.
+    pub(super) fn unfit(&self) -> Option<&'static str> {
+        self.about.lock().unfit
     }
 
     pub(super) fn problem(&self) -> Option<&'static str> {
@@ -304,7 +306,7 @@ impl QuorumNode {
         let mut about = self.about.lock();
         about.run_id = connected.server.map(|server| server.run_id);
         about.generation = connected.generation;
-        about.is_replica = hello.is_replica();
+        about.unfit = hello.problem_alone();
         drop(about);
         Some(asked_at.until(core.now()))
     }

@@ -297,7 +297,7 @@ impl QuorumNodes {
         .boxed()
     }
 
-    /// Whether the server that a node leads to may be part of the quorum: it is no replica, and none of the others by another
+    /// Whether the server that a node leads to may be part of the quorum: its greeting shows no problem, and it is none of the others by another
     /// address. Of two addresses that lead to one server, the one that did so first stays.
     fn may_join(&self, place: usize) -> bool {
         let node = &self.all[place];
@@ -308,7 +308,7 @@ impl QuorumNodes {
         let problem = if is_twin {
             Some("it is one of the others by another address")
         } else {
-            node.is_replica().then_some("it is a replica")
+            node.unfit()
         };
         if node.set_problem(problem).is_none()
             && let Some(problem) = problem
