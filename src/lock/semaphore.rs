@@ -173,8 +173,8 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
 
     /// Waits for a permit for at most `wait`. `None` when there was none to the end.
     ///
-    /// `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. `lease` is [`Lease::Watchdog`] or a fixed
-    /// [`Duration`] of 10 ms to 365 days. Returns within the longer of `wait` and the command time-out. It overtakes nobody
+    /// `Duration::ZERO` makes one try, `Duration::MAX` waits without a limit. `lease` is [`Lease::Watchdog`],
+    /// [`Lease::AtMost`] or a fixed [`Duration`], of 10 ms to 365 days. Returns within the longer of `wait` and the command time-out. It overtakes nobody
     /// who waits in this client. Bind the permit: `is_some()` alone gives it back at once.
     ///
     /// ```no_run
