@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::{Client, Error, Lease};
+use watchlock::{Client, Error, Lease, Quorum};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, poll_once, soon, subscribed};
-use crate::{AGES, MANY};
+use crate::{AGES, MANY, alone};
 
 /// Each task takes a lock of its own and gives it back.
 fn crowd(client: &Client, many: usize) -> Vec<tokio::task::JoinHandle<Result<(), Error>>> {
@@ -50,6 +50,7 @@ async fn scripts(server: &RedisServer) -> u64 {
 /// Far more commands than this process gets done within a command time-out.
 #[tokio::test]
 async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let client = Client::builder(&server.url()).command_timeout(ms(250));
     let client = client.connect().await.unwrap();
@@ -65,6 +66,34 @@ async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
         server.keys().await.is_empty()
     })
     .await;
+}
+
+/// Far more rounds than this process gets done within the 50 ms in which each server has to answer. Some are made again.
+#[tokio::test]
+async fn of_a_crowd_at_a_quorum_each_gets_its_lock() {
+    let _alone = alone().await;
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let quorum = Quorum::builder(servers.each_ref().map(RedisServer::url));
+    let quorum = quorum.restart_delay(Duration::ZERO);
+    let quorum = quorum.connect().await.unwrap();
+    let before = scripts(&servers[0]).await;
+    let crowd = (0..MANY).map(|number| {
+        let lock = quorum.get_lock(&format!("job:{number}"));
+        tokio::spawn(async move {
+            let guard = lock.lock().await?;
+            let _ = guard.unlock().await;
+            Ok(())
+        })
+    });
+    all_done(crowd.collect()).await;
+    let sent = scripts(&servers[0]).await - before;
+    assert!(sent <= 3 * MANY as u64, "{sent} scripts");
+    for server in &servers {
+        eventually("all are released", LONG, async || {
+            server.keys().await.is_empty()
+        })
+        .await;
+    }
 }
 
 /// A crowd comes while the server is out of reach, for longer than several command time-outs: nobody fails, and no lock
@@ -88,6 +117,7 @@ async fn waits_and_goes_on(server: &RedisServer, url: &str, begins: impl Fn(), e
 /// Only what was on the connection when the server stopped has an unknown outcome.
 #[tokio::test]
 async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let (begins, ends) = (|| server.freeze(), || server.resume());
     waits_and_goes_on(&server, &server.url(), begins, ends).await;
@@ -96,6 +126,7 @@ async fn a_crowd_behind_a_server_that_stands_still_waits_and_goes_on() {
 /// Nothing is sent meanwhile, so nothing has to be sent again.
 #[tokio::test]
 async fn a_crowd_behind_a_server_that_refuses_connections_waits_and_goes_on() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let begins = || {
@@ -108,6 +139,7 @@ async fn a_crowd_behind_a_server_that_refuses_connections_waits_and_goes_on() {
 /// What is read of such a connection is not seen, only replies are.
 #[tokio::test]
 async fn a_crowd_over_a_connection_that_redis_rs_drives_costs_no_more() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let given = redis::Client::open(server.url()).unwrap();
     let client = Client::builder_from(&given).connect().await.unwrap();
@@ -124,6 +156,7 @@ async fn a_crowd_over_a_connection_that_redis_rs_drives_costs_no_more() {
 /// An answer gives the place of its command back, also if nobody polls for it.
 #[tokio::test]
 async fn tries_that_nobody_polls_any_more_do_not_keep_the_places_of_others() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     for (before, unpolled) in [(0, 40), (800, 800)] {
         let client = Client::builder(&server.url()).command_timeout(AGES / 2);
@@ -149,6 +182,7 @@ async fn tries_that_nobody_polls_any_more_do_not_keep_the_places_of_others() {
 /// The server takes connections and does not answer, so a new connection never gets that far.
 #[tokio::test]
 async fn a_try_that_was_not_sent_says_so_and_is_not_released() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = Client::connect(&proxy.url()).await.unwrap();
@@ -178,6 +212,7 @@ async fn a_try_that_was_not_sent_says_so_and_is_not_released() {
 /// Nobody wants to know any more what they came to.
 #[tokio::test]
 async fn acknowledged_tries_of_an_outage_do_not_run_afterwards() {
+    let _alone = alone().await;
     let master = RedisServer::start();
     let replica = RedisServer::options().replica_of(&master).start();
     replica.synced().await;

@@ -22,6 +22,12 @@ const MANY: usize = 10_000;
 /// How long thousands of steps may take on a busy machine.
 const AGES: Duration = Duration::from_secs(120);
 
+/// One test at a time has the processors: time-outs are short beside what thousands of tasks need.
+async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    TURN.lock().await
+}
+
 /// What the server and the runtime have of ours.
 #[derive(Debug, PartialEq, Eq)]
 struct Footprint {
@@ -98,6 +104,7 @@ fn script_calls(calls: &BTreeMap<String, u64>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f18_i5_ten_thousand_tasks_on_one_name_are_one_waiter_and_come_in_turn() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let client = without_polls(&server).connect().await.unwrap();
     let stranger = connect(&server).await;
@@ -153,6 +160,7 @@ async fn f18_i5_ten_thousand_tasks_on_one_name_are_one_waiter_and_come_in_turn()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f18_waiters_that_go_away_leave_nothing() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let client = connect(&server).await;
     let before = warm_up(&server, [&client, &client]).await;
@@ -199,6 +207,7 @@ async fn hold_all(client: &Client, names: std::ops::Range<usize>) -> Vec<LockGua
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i7_ten_thousand_holds_are_renewed_in_few_writes_and_leave_nothing() {
     const PERIODS: u64 = 5;
+    let _alone = alone().await;
     let server = RedisServer::start();
     let lease = Duration::from_secs(9);
     let proxy = Proxy::to(&server);
@@ -235,6 +244,7 @@ async fn i7_ten_thousand_holds_are_renewed_in_few_writes_and_leave_nothing() {
 /// The end of a client releases all that is held in few writes, and takes as long as the server needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i7_a_shutdown_releases_twenty_thousand_holds_in_few_writes() {
+    let _alone = alone().await;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = Client::builder(&proxy.url()).watchdog_lease(AGES);

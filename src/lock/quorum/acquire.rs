@@ -321,14 +321,22 @@ async fn make_rounds(
         let goes_on = rounds.under_way.as_ref();
         let goes_on = goes_on.is_some_and(|begun| begun.is_for(request));
         let is_due = async {
-            if !goes_on && request.patience != Patience::Once {
+            if goes_on {
+                return None;
+            }
+            if request.patience != Patience::Once {
                 until_due(rounds, nodes, request).await;
             }
+            nodes.may_begin().await
         };
-        let is_over = nodes.by(end, is_due).await.is_none();
+        let may_begin = nodes.by(end, is_due).await;
         let decided = match decided {
-            Some(decision) if is_over => return decision,
+            Some(decision) if may_begin.is_none() => return decision,
             other => other,
+        };
+        let _while_under_way = match may_begin {
+            Some(permit) => permit,
+            None => nodes.may_begin().await,
         };
         if !goes_on {
             rounds.retry.begins();

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::node::{NodeTry, QuorumNode};
 use super::queue::{AcquireRequest, NameQueue, Queues};
-use super::rules::{NodeTimeout, RestartDelay};
+use super::rules::{NodeTimeout, RestartDelay, is_long};
 use crate::backend::{Connected, Failure, Timers};
 use crate::clock::{Clock, Moment};
 use crate::config::Config;
@@ -29,6 +29,13 @@ use crate::log::log;
 
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
+
+/// How many rounds are under way together, so that the time of a round is not spent in our own queues: fewer than commands
+/// on a [connection](crate::backend::Lane).
+const MOST_ROUNDS: usize = 512;
+
+/// How many of them a round near the servers stands for: there this process is slower than they are.
+const NEAR: u32 = 4;
 
 pub(super) struct HoldToRepair {
     pub(super) hold: Weak<Composite>,
@@ -46,6 +53,8 @@ pub(crate) struct QuorumNodes {
     delay: RestartDelay,
     pub(super) node_timeout: NodeTimeout,
     queues: Arc<Queues>,
+    /// Permits for rounds that may begin.
+    rounds: Semaphore,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
     /// Notified when a silent node answers.
     pub(super) back: Notify,
@@ -83,6 +92,7 @@ impl QuorumNodes {
             delay,
             node_timeout: NodeTimeout(settings.node_timeout),
             queues: Arc::default(),
+            rounds: Semaphore::new(MOST_ROUNDS),
             repairs,
             steward,
             back: Notify::new(),
@@ -115,6 +125,14 @@ impl QuorumNodes {
 
     pub(super) fn queue(&self, name: &Arc<str>) -> Arc<NameQueue> {
         self.queues.of(name, self.needed)
+    }
+
+    /// Waits until a round may begin. It is under way while the permit lives.
+    pub(super) async fn may_begin(&self) -> Option<SemaphorePermit<'_>> {
+        let is_far = self.all.iter().any(|node| is_long(node.round_trip()));
+        let permits = self.rounds.acquire_many(if is_far { 1 } else { NEAR });
+        // It is never closed.
+        permits.await.ok()
     }
 
     pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
