@@ -55,7 +55,10 @@ pub(super) async fn greet_later(core: Arc<Core>) {
         let Err(error) = greet(&core, &core.keeper_fleet).await else {
             return core.set_unfit(None);
         };
-        core.set_unfit(matches!(error, Error::Config(_)).then(|| error.clone()));
+        // A server that cannot be reached now may come back as what it was.
+        if matches!(error, Error::Config(_)) {
+            core.set_unfit(Some(error.clone()));
+        }
         if !error.is_transient() && logged.len() < REASONS && logged.insert(chain(&error)) {
             log(move || {
                 let cause = std::error::Error::source(&error);

@@ -219,7 +219,7 @@ impl Core {
         let _ = self.lacks.set(command);
     }
 
-    /// The last greeting found that `connect` would refuse the server, and why; or that it would not.
+    /// Stores why `connect` would refuse the server, as the last greeting found; `None` if it would not.
     pub(crate) fn set_unfit(&self, why: Option<Error>) {
         *self.unfit.write() = why;
     }

@@ -151,8 +151,8 @@ impl<K: LockKind> Handle<K> {
     /// # Errors
     ///
     /// [`Error::InvalidName`]; [`Error::CrossSlot`] in a cluster; [`Error::WrongType`]; [`Error::Denied`];
-    /// [`Error::Unsupported`]; [`Error::Closed`]; [`Error::Unavailable`] or [`Error::Refused`] when Redis was unreachable or refused for
-    /// `unavailable_after` (5 s unless set); [`Error::Lost`] when the owner it acts for has lost this
+    /// [`Error::Unsupported`]; [`Error::Closed`]; [`Error::Unavailable`] or [`Error::Refused`] when Redis
+    /// was unreachable or refused for `unavailable_after` (5 s unless set); [`Error::Lost`] when the owner it acts for has lost this
     /// lock and still has guards of it; [`Error::Config`] with
     /// [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
     ///

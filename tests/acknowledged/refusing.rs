@@ -52,7 +52,7 @@ async fn a_permit_that_is_being_given_back_is_nobody_elses() {
     pair.replica.resume();
 }
 
-/// No answer to a try that began less than a command time-out before the end says less than the refusal before it.
+/// When the wait ends, the last try has no answer yet. The error is the refusal of the try before it.
 #[tokio::test]
 async fn a_last_try_without_an_answer_hides_no_refusal() {
     let pair = Pair::start().await;

@@ -246,7 +246,7 @@ async fn while_a_master_is_down_its_clients_ask_the_others_once_a_second_on_open
 }
 
 /// A master that its peers do not hear any more, and its clients do: the others have replaced it, it answers CLUSTERDOWN,
-/// and goes on to say that it has its slots. Since Redis 7.2 a node tells others what it forgot, so not there.
+/// and it still claims its slots. This needs a Redis before 7.2: later nodes make their peers forget, too.
 async fn cut_off(cluster: &RedisCluster, master: usize) {
     let node = cluster.node(master);
     for (index, other) in cluster.nodes().iter().enumerate() {

@@ -175,7 +175,7 @@ impl Address {
         }
     }
 
-    /// Why `AUTH` failed: redis-rs keeps what the server said to itself, and a server that is full says that, too.
+    /// Why `AUTH` failed. redis-rs drops the text of the reply, and a full server answers `AUTH` with an error, too.
     async fn denied(&self, error: redis::RedisError) -> Failure {
         let asked = Box::pin(self.asked_first().connect_with(without_timers())).await;
         match asked {

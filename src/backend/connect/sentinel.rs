@@ -4,8 +4,8 @@
 //! 2. The address that most of them name wins; in a tie the one with the higher configuration epoch. The first answer is
 //!    not enough: a sentinel that was cut off still names the old master.
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
-//! 4. If half of them or fewer name a master, and its epoch is earlier than that of the last one, they were cut off, and the
-//!    others cannot be reached now. They do not count: what the client has at the later master would be lost.
+//! 4. A master of an earlier epoch than the last one counts only if more than half of all sentinels name it. Otherwise a
+//!    few that were cut off would lead the client back to the old master, and it would lose what it holds at the new one.
 //! 5. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
 //!    learns of the service later.
 

@@ -30,11 +30,11 @@ use crate::log::log;
 /// How long until the steward checks a node again that cannot be part of the quorum.
 const UNFIT: Duration = Duration::from_secs(5);
 
-/// How many rounds are under way together, so that the time of a round is not spent in our own queues: fewer than commands
-/// on a [connection](crate::backend::Lane).
+/// The permits for rounds. There are fewer than commands on a [connection](crate::backend::Lane), so that a round does not
+/// spend its time in our own queues.
 const MOST_ROUNDS: usize = 512;
 
-/// How many of them a round near the servers stands for: there this process is slower than they are.
+/// How many permits a round takes when the servers are near: there this process is the slow part.
 const NEAR: u32 = 4;
 
 pub(super) struct HoldToRepair {
