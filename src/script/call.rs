@@ -523,6 +523,18 @@ impl Reply {
         )
     }
 
+    /// Whether it says no: nothing was granted, and what the call is about is as it was.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::Busy(_)
+                | Self::WrongType
+                | Self::TokenTooLarge
+                | Self::Gone
+                | Self::OutOfRange(_)
+        )
+    }
+
     pub(crate) fn token(self) -> Option<FencingToken> {
         match self {
             Self::Token(token) => Some(token),

@@ -41,6 +41,36 @@ async fn a_hold_lives_as_long_as_replicas_have_its_renewals() {
     guard.unlock().await.unwrap();
 }
 
+/// A new master that has no replica yet cannot acknowledge anything, but that it does not have the hold is certain.
+#[tokio::test]
+async fn a_hold_that_the_master_does_not_have_is_lost_without_an_acknowledgement() {
+    let pair = Pair::start().await;
+    let client = pair
+        .builder()
+        .watchdog_lease(SHORT * 5)
+        .connect()
+        .await
+        .unwrap();
+    let watched = try_once(&client, "watched").await.unwrap().unwrap();
+    let verified = try_once(&client, "verified").await.unwrap().unwrap();
+    pair.replica.freeze();
+    pair.master.cmd(&["DEL", "watched", "verified"]).await;
+    let verdict = verified.verify().await;
+    let reason = soon(watched.lost()).await;
+    pair.replica.resume();
+    assert!(
+        matches!(
+            verdict,
+            Err(Error::Lost {
+                reason: LostReason::Missing,
+                ..
+            })
+        ),
+        "{verdict:?}"
+    );
+    assert_eq!(reason, LostReason::Missing);
+}
+
 /// Shorter than the lease.
 #[tokio::test]
 async fn a_replica_that_stalls_for_a_moment_costs_no_hold() {

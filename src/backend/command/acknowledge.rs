@@ -494,10 +494,9 @@ impl AckCommand {
         self.text = self.look.clone();
     }
 
-    /// Whether the reply is a grant, which must be acknowledged.
+    /// Whether the reply grants or prolongs something, so it must be acknowledged.
     fn is_granted(&self, answer: &TimedReply) -> bool {
-        let starts = self.look.is_some();
-        self.order == Order::Acknowledged && (!starts || answer.reply.is_grant())
+        self.order == Order::Acknowledged && !answer.reply.is_refusal()
     }
 }
 
