@@ -1,6 +1,9 @@
 //! Reads redirects (`MOVED`, `ASK`) and the reply to `CLUSTER SLOTS`.
 //!
-//! A missing host means the host of the node that was asked.
+//! A missing host means the host of the node that was asked. A node that is to announce a host name and has none announces
+//! `?`; about its slots it says its IP address besides.
+
+use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerErrorKind, Value};
@@ -79,7 +82,15 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
         return None;
     };
     let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    let host = text(host).unwrap_or_default();
+    let ip = || {
+        let more = redis::from_redis_value_ref::<HashMap<String, String>>(more.get(1)?);
+        more.ok()?.remove("ip")
+    };
+    let host = match text(host) {
+        Some(host) if host == UNKNOWN => ip(),
+        host => host,
+    };
+    let host = host.unwrap_or_default();
     let range = Range {
         first: Slot::new(number(first)?)?,
         last: Slot::new(number(last)?)?,
@@ -89,9 +100,11 @@ fn one_range(range: &Value, asked: &str) -> Option<Range> {
     (range.first <= range.last).then_some(range)
 }
 
+/// Announced instead of a host name.
+const UNKNOWN: &str = "?";
+
 fn endpoint(host: &str, port: u16, asked: &str) -> Endpoint {
-    // A node that is configured to announce a host name and has none announces `?`.
-    let named = !host.is_empty() && host != "?";
+    let named = !host.is_empty() && host != UNKNOWN;
     Endpoint::new(if named { host } else { asked }, port)
 }
 
@@ -159,8 +172,10 @@ mod tests {
     #[test]
     fn slots_are_read() {
         let node = "*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n";
+        let (unnamed, ip) = ("*4\r\n+?\r\n:7002\r\n+id\r\n", "+ip\r\n+10.0.0.2\r\n");
         let slots = value(&format!(
-            "*2\r\n*4\r\n:0\r\n:100\r\n{node}{node}*3\r\n:101\r\n:101\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n"
+            "*4\r\n*4\r\n:0\r\n:100\r\n{node}{node}*3\r\n:101\r\n:101\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nid\r\n*0\r\n\
+             *3\r\n:102\r\n:102\r\n{unnamed}*2\r\n{ip}*3\r\n:103\r\n:103\r\n{unnamed}%1\r\n{ip}"
         ));
         let ranges = ranges(&slots, "asked").unwrap();
         let range = |first, last, endpoint, id: Option<&str>| Range {
@@ -172,6 +187,8 @@ mod tests {
         let expected = [
             range(0, 100, at("127.0.0.1", 7000), None),
             range(101, 101, at("asked", 7001), Some("id")),
+            range(102, 102, at("10.0.0.2", 7002), Some("id")),
+            range(103, 103, at("10.0.0.2", 7002), Some("id")),
         ];
         assert_eq!(ranges, expected);
     }
