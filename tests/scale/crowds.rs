@@ -136,6 +136,41 @@ async fn a_crowd_behind_a_server_that_refuses_connections_waits_and_goes_on() {
     waits_and_goes_on(&server, &proxy.url(), begins, || proxy.accept()).await;
 }
 
+const BUSY_FOR_300_MS: &str = "
+    local function ms()
+        local now = redis.call('TIME')
+        return now[1] * 1000 + now[2] / 1000
+    end
+    local began = ms()
+    while ms() < began + 300 do end
+";
+
+/// Others keep the server busy, so that it reads a part of what is sent three times a second. What is more than it
+/// answers within a command time-out must wait in the client: on the connection it would all be unanswered, be sent
+/// again, and make the server's work ever more.
+#[tokio::test]
+async fn a_crowd_at_a_slow_server_sends_no_more_than_it_answers_in_time() {
+    let _alone = alone().await;
+    let server = RedisServer::start();
+    let client = Client::connect(&server.url()).await.unwrap();
+    connect_all(&server, &client).await;
+    let before = scripts(&server).await;
+    let busy = AtomicUsize::new(0);
+    let others = async {
+        loop {
+            busy.fetch_add(1, Ordering::Relaxed);
+            server.cmd(&["EVAL", BUSY_FOR_300_MS, "0"]).await;
+        }
+    };
+    let locks = 3_000;
+    tokio::select! {
+        () = all_done(crowd(&client, locks)) => {}
+        () = others => {}
+    }
+    let sent = scripts(&server).await - before - busy.into_inner() as u64;
+    assert!(sent <= 21 * locks as u64 / 10, "{sent} scripts");
+}
+
 /// What is read of such a connection is not seen, only replies are.
 #[tokio::test]
 async fn a_crowd_over_a_connection_that_redis_rs_drives_costs_no_more() {

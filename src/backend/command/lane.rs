@@ -208,7 +208,7 @@ impl Lane {
         let lane = Arc::new(Self {
             link: watch::Sender::new(LaneState::DOWN),
             wanted: Notify::new(),
-            window: Window::new(),
+            window: Window::new(config.command_timeout),
             batches: acknowledges.then(Arc::default),
             runtime: runtime.clone(),
             heard_at: AtomicU64::new(0),
@@ -296,17 +296,17 @@ impl Lane {
     /// then. A command for acknowledgement gives its place back at once: if it was not sent yet, it never will be.
     pub(super) fn answer_later(
         self: &Arc<Self>,
-        answered: impl Future<Output = bool> + Send + 'static,
+        took: impl Future<Output = Option<Duration>> + Send + 'static,
         place: Place,
     ) {
         if self.batches.is_some() {
-            drop(answered);
-            return self.window.leave(place, false);
+            drop(took);
+            return self.window.leave(place, None);
         }
         let lane = Arc::clone(self);
         self.start_task(async move {
-            let answered = answered.await;
-            lane.window.leave(place, answered);
+            let took = took.await;
+            lane.window.leave(place, took);
             lane.admit();
         });
     }

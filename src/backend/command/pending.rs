@@ -466,6 +466,16 @@ impl InFlight {
         self.wake_but(None);
     }
 
+    /// How long the answer took that came just now; none if there was no answer.
+    fn took(&self, outcome: &CommandResult) -> Option<Duration> {
+        if matches!(outcome, Err(failure) if failure.is_of_connection()) {
+            return None;
+        }
+        // Relaxed, as in `submitted_at`.
+        let submitted_at = Moment::from_nanos(self.submitted_at.load(Ordering::Relaxed));
+        Some(submitted_at.until(self.lane.heard_at()))
+    }
+
     /// It has this outcome. Gives its place back.
     fn ended(&self, before: &Run, outcome: &CommandResult) {
         if let Run::Live {
@@ -475,14 +485,13 @@ impl InFlight {
             ..
         } = before
         {
-            let answered = !matches!(outcome, Err(failure) if failure.is_of_connection());
-            self.lane.window().leave(*place, answered);
+            self.lane.window().leave(*place, self.took(outcome));
         }
     }
 
     /// If it still runs, ends it and wakes all clones. One that was not sent never will be. One that was sent is unanswered,
     /// and keeps its place until the answer comes. Lets others in, so no lock may be held.
-    fn end(&self) {
+    fn end(self: &Arc<Self>) {
         let mut run = self.run.lock();
         let outcome = match &*run {
             Run::Over(_) => return,
@@ -499,8 +508,9 @@ impl InFlight {
             },
         } = before
         {
-            let answered = sending.map(|outcome| outcome.is_ok());
-            self.lane.answer_later(answered, place);
+            let command = Arc::clone(self);
+            let took = sending.map(move |outcome| command.took(&outcome));
+            self.lane.answer_later(took, place);
         }
         self.wake_but(None);
         self.lane.admit();

@@ -3,7 +3,9 @@
 //! 1. At most [`MOST`] commands are on a connection and unanswered. redis-rs has room for 1 024, and a command that waits
 //!    for that room may run at any time. A command that waits here was certainly not sent.
 //! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
-//!    unknown outcome.
+//!    unknown outcome. An answer that took half of a command time-out takes a place away. A server that others keep busy
+//!    would not answer all that is on the connection in time; it would get that again, and have ever more to do. Far
+//!    away, an answer may take twice as long as the fastest one.
 //! 3. Queued commands are submitted by [`Turn`], and in the order of arrival within a turn.
 //! 4. A place is given back by the answer, whether or not anybody still waits for it; while places are not scarce, only
 //!    when somebody polls the command.
@@ -15,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use scopeguard::defer;
@@ -51,6 +54,10 @@ pub(super) struct Place {
 /// The places of a lane.
 pub(super) struct Window {
     places: AtomicU64,
+    /// How long the fastest answer on this connection took, in nanoseconds.
+    fastest: AtomicU64,
+    /// From when on an answer is slow, wherever the server is.
+    slow: Duration,
     /// Whether its connection is in doubt, so that nobody gets a place.
     paused: AtomicBool,
     /// How many commands that are not about holds may still get a place (rule 6); the maximum without a limit.
@@ -110,9 +117,11 @@ impl Places {
 }
 
 impl Window {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(command_timeout: Duration) -> Self {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
+            fastest: AtomicU64::new(u64::MAX),
+            slow: command_timeout / 2,
             paused: AtomicBool::new(false),
             others: AtomicUsize::new(usize::MAX),
             count: AtomicUsize::new(0),
@@ -133,6 +142,8 @@ impl Window {
             all: FIRST,
             free: FIRST,
         };
+        // Relaxed, as where it is read: a number that stands for itself.
+        self.fastest.store(u64::MAX, Ordering::Relaxed);
         self.places.store(places.packed(), Ordering::SeqCst);
         self.go_on();
     }
@@ -202,7 +213,7 @@ impl Window {
         }
         let place = self.take()?;
         if !self.counts(turn) {
-            self.leave(place, false);
+            self.leave(place, None);
             return None;
         }
         Some(place)
@@ -216,16 +227,24 @@ impl Window {
         taken.map(|Places { connection, .. }| Place { connection })
     }
 
-    /// Gives a place back. The caller must [admit](Self::admit) afterwards.
-    pub(super) fn leave(&self, place: Place, answered: bool) {
+    /// Gives a place back. `took`: how long the answer took, if there was one. The caller must [admit](Self::admit)
+    /// afterwards.
+    pub(super) fn leave(&self, place: Place, took: Option<Duration>) {
+        let is_slow = took.map(|took| {
+            let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let fastest = self.fastest.fetch_min(nanos, Ordering::Relaxed).min(nanos);
+            took >= self.slow && nanos / 2 >= fastest
+        });
         self.change(|places| {
-            if places.connection != place.connection {
-                return None;
-            }
-            let more = u16::from(answered && places.all < MOST);
-            Some(Places {
-                all: places.all + more,
-                free: places.free + 1 + more,
+            let all = match is_slow {
+                None => places.all,
+                Some(false) => (places.all + 1).min(MOST),
+                Some(true) => (places.all - 1).max(FIRST),
+            };
+            let free = places.free + 1 + all - places.all;
+            (places.connection == place.connection).then_some(Places {
+                all,
+                free,
                 ..places
             })
         });
@@ -291,14 +310,14 @@ impl Window {
                 return;
             };
             let Some((turn, first)) = self.pop() else {
-                return self.leave(place, false);
+                return self.leave(place, None);
             };
             // Also if a waker panics, as above.
             defer! { self.count.fetch_sub(1, Ordering::SeqCst); }
             let command = first.upgrade();
             if !command.is_some_and(|command| command.begin(place)) {
                 self.uncount(turn);
-                self.leave(place, false);
+                self.leave(place, None);
             }
         }
     }

@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use super::*;
 
+const TIMEOUT: Duration = Duration::from_secs(1);
+const QUICK: Option<Duration> = Some(Duration::from_millis(1));
+
+fn window() -> Window {
+    Window::new(TIMEOUT)
+}
+
 /// A queued command that notes when it is submitted.
 struct FakeQueued {
     name: &'static str,
@@ -42,7 +49,7 @@ impl Scene {
 
 #[test]
 fn commands_of_holds_go_first_and_each_turn_in_its_order() {
-    let (window, mut scene) = (Window::new(), Scene::default());
+    let (window, mut scene) = (window(), Scene::default());
     assert!(window.enter(Turn::New).is_none(), "there is no connection");
     for (name, turn) in [
         ("new", Turn::New),
@@ -67,39 +74,75 @@ fn commands_of_holds_go_first_and_each_turn_in_its_order() {
 
 #[test]
 fn a_new_connection_has_few_places_and_each_answer_adds_one() {
-    let window = Window::new();
+    let window = window();
     window.open(1);
     let places: Vec<_> = std::iter::from_fn(|| window.enter(Turn::New)).collect();
     assert_eq!(places.len(), usize::from(FIRST));
     // One without an answer only comes back.
-    window.leave(places[0], false);
+    window.leave(places[0], None);
     assert!(window.enter(Turn::New).is_some() && window.enter(Turn::New).is_none());
-    window.leave(places[1], true);
+    window.leave(places[1], QUICK);
     assert!(window.enter(Turn::New).is_some() && window.enter(Turn::New).is_some());
     assert!(window.enter(Turn::New).is_none());
     for _ in 0..10_000 {
-        window.leave(places[1], true);
+        window.leave(places[1], QUICK);
     }
     let most = Places::of(window.places.load(Ordering::SeqCst)).all;
     assert_eq!(most, MOST);
 }
 
 #[test]
+fn an_answer_that_took_half_of_a_time_out_takes_a_place_away() {
+    let ms = |ms| Some(Duration::from_millis(ms));
+    let window = window();
+    window.open(1);
+    let place = window.enter(Turn::New).unwrap();
+    let all = || Places::of(window.places.load(Ordering::SeqCst)).all;
+    for (took, after) in [
+        (600, FIRST + 1), // the fastest so far, so perhaps it is far away
+        (1_100, FIRST + 2),
+        (1_200, FIRST + 1),
+        (200, FIRST + 2),
+        (499, FIRST + 3),
+        (500, FIRST + 2),
+        (500, FIRST + 1),
+        (500, FIRST),
+        (500, FIRST),
+    ] {
+        window.leave(place, ms(took));
+        assert_eq!(all(), after, "{took}");
+        assert!(window.enter(Turn::New).is_some());
+    }
+    let free = std::iter::from_fn(|| window.enter(Turn::New)).count();
+    assert_eq!(free + 1, usize::from(FIRST), "one is taken");
+    window.leave(place, ms(500));
+    assert!(window.enter(Turn::New).is_some(), "the last ones stay");
+    window.open(2);
+    let place = window.enter(Turn::New).unwrap();
+    window.leave(place, ms(900));
+    assert_eq!(
+        all(),
+        FIRST + 1,
+        "it is forgotten how fast the last one was"
+    );
+}
+
+#[test]
 fn a_place_of_an_earlier_connection_is_worth_nothing() {
-    let window = Window::new();
+    let window = window();
     window.open(1);
     let old = window.enter(Turn::New).expect("it is open");
     window.close();
     assert!(window.enter(Turn::New).is_none());
     window.open(2);
-    window.leave(old, true);
+    window.leave(old, QUICK);
     let places = std::iter::from_fn(|| window.enter(Turn::New)).count();
     assert_eq!(places, usize::from(FIRST));
 }
 
 #[test]
 fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
-    let (window, mut scene) = (Window::new(), Scene::default());
+    let (window, mut scene) = (window(), Scene::default());
     scene.queue(&window, "taken back", Turn::Hold);
     scene.queue(&window, "gone", Turn::Hold);
     scene.commands.pop();
@@ -108,7 +151,7 @@ fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
     let taken: Vec<_> = std::iter::from_fn(|| window.take()).collect();
     window.admit();
     assert!(scene.begun.lock().is_empty(), "no place is free");
-    window.leave(taken[0], false);
+    window.leave(taken[0], None);
     window.admit();
     assert_eq!(*scene.begun.lock(), ["taken back", "next"]);
     assert!(!window.is_awaited());
@@ -116,7 +159,7 @@ fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
 
 #[test]
 fn so_many_as_are_let_in_get_places_beside_those_about_holds() {
-    let (window, mut scene) = (Window::new(), Scene::default());
+    let (window, mut scene) = (window(), Scene::default());
     window.open(1);
     window.let_in(1);
     assert!(window.enter(Turn::New).is_some());
@@ -155,7 +198,7 @@ impl Queueable for Reporting {
 fn none_is_left_behind_while_some_come_and_others_are_let_in() {
     const THREADS: usize = 3;
     const EACH: usize = 5_000;
-    let window = Window::new();
+    let window = window();
     let (begun, places) = mpsc::channel();
     window.let_in(1);
     window.open(1);
@@ -188,7 +231,7 @@ fn none_is_left_behind_while_some_come_and_others_are_let_in() {
                 window.pause();
                 panic!("nobody is woken for number {number}");
             };
-            window.leave(place, true);
+            window.leave(place, QUICK);
             window.let_in(1 + number % 3);
             window.admit();
         }
@@ -198,7 +241,7 @@ fn none_is_left_behind_while_some_come_and_others_are_let_in() {
 
 #[test]
 fn a_command_of_a_caller_that_is_gone_needs_no_place_where_there_is_no_limit() {
-    let (window, mut scene) = (Window::new(), Scene::default());
+    let (window, mut scene) = (window(), Scene::default());
     scene.queue(&window, "gone", Turn::New);
     scene.commands.pop();
     window.open(1);
