@@ -98,7 +98,7 @@ impl ClusterNode {
         limit: Duration,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<Connection, Failure> {
-        let connecting = self.dialer.subscribe_to_slots(timers, limit, pushes);
+        let connecting = self.dialer.subscribe(timers, limit, pushes);
         let mut connection = connecting.await?;
         self.greet(&mut connection, timers, limit).await?;
         Ok(connection)

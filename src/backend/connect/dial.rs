@@ -18,7 +18,6 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::PushInfo;
-use redis::aio::PubSub;
 use scopeguard::{ScopeGuard, guard};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
@@ -347,31 +346,23 @@ impl Dialer {
         self.within(timers, timeout, connecting).await
     }
 
+    /// A new connection for subscriptions. Messages go to `pushes`.
     pub(crate) async fn subscribe(
-        &self,
-        timers: &Timers,
-        timeout: Duration,
-    ) -> Result<PubSub, Failure> {
-        let connecting = self.in_term(|| {
-            let connecting = async { self.whereto(timers, timeout).await?.pubsub().await };
-            connecting.boxed()
-        });
-        let (connection, _term) = self.within(timers, timeout, connecting).await?;
-        Ok(connection)
-    }
-
-    /// A new connection for sharded channels. Messages go to `pushes`.
-    pub(crate) async fn subscribe_to_slots(
         &self,
         timers: &Timers,
         timeout: Duration,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<Connection, Failure> {
-        let connecting = async {
-            let address = self.address.identified(self.secrets.as_ref())?;
-            address.pushing(pushes).await
-        };
-        self.within(timers, timeout, connecting).await
+        let connecting = self.in_term(|| {
+            let pushes = pushes.clone();
+            let connecting = async {
+                let address = self.whereto(timers, timeout).await?;
+                address.pushing(pushes).await
+            };
+            connecting.boxed()
+        });
+        let (connection, _term) = self.within(timers, timeout, connecting).await?;
+        Ok(connection)
     }
 
     /// Why the server refuses connections, or why the sentinels name no master, if they say so.

@@ -13,6 +13,7 @@ use super::listener::{Listener, Sink, Stream};
 use crate::backend::{AttemptPace, Class, Cluster, ClusterNode, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
+use crate::config::Publish;
 
 /// The pauses before a refused connection or subscription is tried again.
 pub(crate) fn refusals() -> Delays {
@@ -94,15 +95,19 @@ impl HubConnection {
 
     async fn connect(&self) -> Result<(Sink, Stream), Failure> {
         let (timers, limit) = (&self.config.timers, self.config.connect_timeout);
-        let Some(node) = &self.node else {
-            let pubsub = self.config.dialer.subscribe(timers, limit).await?;
-            let (sink, stream) = pubsub.split();
-            return Ok((Sink::Server(sink), Stream::Server(stream)));
-        };
         let (sender, pushes) = mpsc::unbounded_channel();
-        let connection = node.subscribe(timers, limit, sender).await?;
-        let sink = Sink::Node(connection, node.publish());
-        Ok((sink, Stream::Node(pushes)))
+        let (connection, publish) = match &self.node {
+            None => {
+                let subscribing = self.config.dialer.subscribe(timers, limit, sender);
+                (subscribing.await?, Publish::Classic)
+            }
+            Some(node) => (node.subscribe(timers, limit, sender).await?, node.publish()),
+        };
+        let sink = Sink {
+            connection,
+            publish,
+        };
+        Ok((sink, Stream(pushes)))
     }
 
     /// Ends the connection.

@@ -8,18 +8,16 @@
 //!    client may take an unrequested end (2) for that reply.
 //! 4. Two names may share a channel (`x` and `{x}` do). The channel then has a route for each but only one
 //!    subscription, which changes once at a time, so that the end of one route does not end the other's messages.
-//! 5. A connection to a node of a cluster speaks RESP3, in which the server's own messages (pushes) differ from replies.
-//!    In RESP2 the client would take the unrequested end of a subscription (2) for a reply, and would not notice that it
-//!    gets no messages any more.
+//! 5. The connection speaks RESP3, in which the server's own messages (pushes) differ from replies. In RESP2 the client
+//!    would take the unrequested end of a subscription (2) for a reply, and would not notice that it gets no messages any
+//!    more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use parking_lot::Mutex;
-use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -130,13 +128,8 @@ impl Listener {
         let changing = self.add(channel, route).ok_or(SubscribeError::Closed)?;
         let _changing = changing.lock().await;
         let mut sink = self.sink().ok_or(SubscribeError::Closed)?;
-        if sink
-            .subscribe(channel)
-            .await
-            .map_err(SubscribeError::Redis)?
-        {
-            return Ok(());
-        }
+        let sent = sink.subscribe(channel).await;
+        sent.map_err(SubscribeError::Redis)?;
         self.confirmed(channel, route).await
     }
 
@@ -347,83 +340,59 @@ pub(super) enum ChannelEvent {
 
 /// Takes commands.
 #[derive(Clone)]
-pub(super) enum Sink {
-    Server(PubSubSink),
-    Node(Connection, Publish),
+pub(super) struct Sink {
+    pub(super) connection: Connection,
+    pub(super) publish: Publish,
 }
 
 /// Returns events.
-pub(super) enum Stream {
-    Server(PubSubStream),
-    Node(UnboundedReceiver<PushInfo>),
-}
+pub(super) struct Stream(pub(super) UnboundedReceiver<PushInfo>);
 
 impl Sink {
-    /// Subscribes to a channel. Returns whether that is confirmed by now. If not, the stream returns
-    /// [`ChannelEvent::Confirmed`] later.
-    pub(super) async fn subscribe(&mut self, channel: &str) -> Result<bool, RedisError> {
-        match self {
-            Self::Server(sink) => sink.subscribe(channel).await.map(|()| true),
-            Self::Node(connection, publish) => {
-                let command = match publish {
-                    Publish::Classic => "SUBSCRIBE",
-                    Publish::Sharded => "SSUBSCRIBE",
-                };
-                send(connection, redis::cmd(command).arg(channel)).await?;
-                Ok(false)
-            }
+    /// Subscribes to a channel. The stream returns [`ChannelEvent::Confirmed`] once messages arrive.
+    async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        let command = match self.publish {
+            Publish::Classic => "SUBSCRIBE",
+            Publish::Sharded => "SSUBSCRIBE",
+        };
+        self.send(redis::cmd(command).arg(channel)).await
+    }
+
+    async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        let command = match self.publish {
+            Publish::Classic => "UNSUBSCRIBE",
+            Publish::Sharded => "SUNSUBSCRIBE",
+        };
+        match self.send(redis::cmd(command).arg(channel)).await {
+            // The slot has moved, which ended the subscription.
+            Err(error) if error.redirect_node().is_some() => Ok(()),
+            result => result,
         }
     }
 
-    pub(super) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
-        match self {
-            Self::Server(sink) => sink.unsubscribe(channel).await,
-            Self::Node(connection, publish) => {
-                let command = match publish {
-                    Publish::Classic => "UNSUBSCRIBE",
-                    Publish::Sharded => "SUNSUBSCRIBE",
-                };
-                match send(connection, redis::cmd(command).arg(channel)).await {
-                    // The slot has moved, which ended the subscription.
-                    Err(error) if error.redirect_node().is_some() => Ok(()),
-                    result => result,
-                }
-            }
-        }
+    /// A refusal is an answer, too.
+    async fn ping(&mut self) -> RedisResult<Value> {
+        let ping = redis::cmd("PING");
+        self.connection.send_packed_command(&ping).await
     }
 
-    pub(super) async fn ping(&mut self) -> RedisResult<()> {
-        match self {
-            Self::Server(sink) => sink.ping::<Value>().await.map(drop),
-            Self::Node(connection, _) => send(connection, &redis::cmd("PING")).await,
-        }
+    async fn send(&mut self, cmd: &Cmd) -> RedisResult<()> {
+        let reply = self.connection.send_packed_command(cmd).await;
+        reply.and_then(Value::extract_error).map(drop)
     }
-}
-
-async fn send(connection: &mut Connection, cmd: &Cmd) -> RedisResult<()> {
-    let reply = connection.send_packed_command(cmd).await;
-    reply.and_then(Value::extract_error).map(drop)
 }
 
 impl Stream {
     /// The next event, or `None` when the connection has ended.
-    pub(super) async fn next(&mut self) -> Option<ChannelEvent> {
-        match self {
-            Self::Server(stream) => loop {
-                let message = stream.next().await?;
-                if message.get_payload_bytes() != REPEATED {
-                    return Some(ChannelEvent::Message(message.get_channel_name().into()));
-                }
-            },
-            Self::Node(pushes) => loop {
-                let push = pushes.recv().await?;
-                if push.kind == PushKind::Disconnection {
-                    return None;
-                }
-                if let Some(event) = event_of(&push) {
-                    return Some(event);
-                }
-            },
+    async fn next(&mut self) -> Option<ChannelEvent> {
+        loop {
+            let push = self.0.recv().await?;
+            if push.kind == PushKind::Disconnection {
+                return None;
+            }
+            if let Some(event) = event_of(&push) {
+                return Some(event);
+            }
         }
     }
 }
@@ -447,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_message_of_a_node_is_ignored_too() {
+    fn a_repeated_message_is_ignored() {
         for kind in [PushKind::Message, PushKind::SMessage] {
             let push = |message: &str| PushInfo {
                 kind: kind.clone(),
