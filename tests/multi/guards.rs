@@ -77,6 +77,42 @@ async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
     clean(&server).await;
 }
 
+/// Each level of a read lock is a hold of its own.
+#[tokio::test]
+async fn with_read_locks_it_is_held_while_one_of_its_levels_is() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let read = |name| client.get_read_write_lock(name).read_lock();
+    let both = mixed([read("a").into(), read("b").into()]);
+    let sorts = [Lease::Watchdog, Lease::Fixed(LONG)];
+    for (first, second) in [(sorts[0], sorts[1]), (sorts[1], sorts[0])] {
+        let outer = both.try_lock(LONG, first).await.unwrap().expect("free");
+        let inner = outer.reenter(second).await.unwrap();
+        let view = inner.hold();
+        end(outer).await;
+        inner.check().expect("it has a level of each lock");
+        inner.verify().await.unwrap();
+        assert!(view.is_valid());
+        end(inner).await;
+        assert_eq!(soon(view.ended()).await, Ended::Released);
+    }
+    let fixed = both.lock_with_lease(ms(500)).await.unwrap();
+    let watched = fixed.reenter(Lease::Watchdog).await.unwrap();
+    eventually("the fixed levels are over", LONG, async || {
+        watched.hold_count() == 1
+    })
+    .await;
+    watched.check().expect("its levels are kept");
+    assert!(fixed.extend(LONG).await.unwrap_err().is_lost());
+    end(fixed).await;
+    let view = watched.hold();
+    server.cmd(&["DEL", "b"]).await;
+    assert!(watched.verify().await.unwrap_err().is_lost());
+    assert_eq!(soon(view.lost()).await, LostReason::Missing);
+    drop(watched);
+    clean(&server).await;
+}
+
 #[tokio::test]
 async fn a_fixed_lease_is_extended_on_each_lock() {
     let server = RedisServer::start();

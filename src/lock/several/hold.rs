@@ -2,6 +2,9 @@
 //!
 //! A quorum puts a child into an empty place, or into that of a lost one, while the hold is valid. The state of the hold is
 //! checked first, so a hold that is lost stays lost. A check that saw other children than there are now is repeated.
+//!
+//! Each level of a read lock is a hold of its own, so a child has a hold for each sort of lease, and is valid while one of
+//! them is.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::future::select;
+use futures_util::future::{join_all, select};
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -27,7 +30,8 @@ use crate::lock::view::{HoldOfSeveral, HoldView};
 /// A level of each child, by its place. Dropping it gives the level back.
 pub(in crate::lock) type ChildGuards = Vec<Option<LockGuard>>;
 
-type ChildHolds = Arc<[Option<HoldView>]>;
+/// The holds of each child, by its place: that with a fixed lease, and that under the watchdog.
+type ChildHolds = Arc<[[Option<HoldView>; 2]]>;
 
 /// A hold of several locks as one. While it has levels, it has levels of its children.
 pub(in crate::lock) struct Composite {
@@ -70,12 +74,18 @@ impl CompositeInner {
     /// Adds a level that shares the guards of this sort. Places without a guard get theirs from `guards`.
     fn add(&mut self, watched: bool, guards: &mut ChildGuards) {
         let sort = usize::from(watched);
-        self.guards[sort].resize(self.children.len(), None);
-        for (place, guard) in self.guards[sort].iter_mut().zip(guards) {
-            if place.is_none() {
-                *place = guard.take().map(Arc::new);
+        let mut children = self.children.to_vec();
+        self.guards[sort].resize(children.len(), None);
+        let places = self.guards[sort].iter_mut().zip(&mut children);
+        for ((place, child), guard) in places.zip(guards) {
+            if place.is_none()
+                && let Some(guard) = guard.take()
+            {
+                child[sort] = Some(guard.hold());
+                *place = Some(Arc::new(guard));
             }
         }
+        self.children = children.into();
         self.shared_by[sort] += 1;
     }
 }
@@ -90,10 +100,8 @@ impl Composite {
         mut children: ChildGuards,
         watched: bool,
     ) -> Arc<Self> {
-        let views = children.iter();
-        let views = views.map(|child| child.as_ref().map(LockGuard::hold));
         let mut inner = CompositeInner {
-            children: views.collect(),
+            children: children.iter().map(|_| [None, None]).collect(),
             guards: Default::default(),
             shared_by: [0; 2],
             state: CompositeState::new(needed),
@@ -116,6 +124,11 @@ impl Composite {
 
     pub(in crate::lock) fn levels(&self) -> u32 {
         self.inner.lock().levels
+    }
+
+    /// Whether it is held without some of its children.
+    pub(super) fn has_spares(&self) -> bool {
+        self.needed < self.children().len()
     }
 
     /// How many more levels it has than each child.
@@ -231,10 +244,11 @@ impl Composite {
             let children = self.children();
             // Outside of the lock: to look at a child may wake the tasks that wait for its loss, and a waker may run
             // any code. A loss that became final meanwhile overrides what was seen here.
-            let reports: SmallVec<[ChildState; 16]> = children
-                .iter()
-                .map(|child| child.as_ref().map_or(ChildState::Absent, HoldView::state))
-                .collect();
+            let state = |holds: &[Option<HoldView>; 2]| {
+                let states = holds.iter().flatten().map(HoldView::state);
+                states.fold(ChildState::Absent, ChildState::or)
+            };
+            let reports: SmallVec<[ChildState; 16]> = children.iter().map(state).collect();
             let mut inner = self.inner.lock();
             if Arc::ptr_eq(&inner.children, &children) {
                 let phase = inner.state.look(reports);
@@ -259,7 +273,7 @@ impl Composite {
             CompositePhase::Held(_) => Ok(()),
             CompositePhase::Lost(child, reason) => {
                 let children = self.children();
-                let child = children.get(child).and_then(Option::as_ref);
+                let child = children.get(child).into_iter().flatten().flatten().next();
                 let name = child.map_or(&*self.name, HoldView::name);
                 Err(Error::lost(reason).about(name))
             }
@@ -275,18 +289,16 @@ impl Composite {
             return SmallVec::new();
         }
         let children = self.children();
-        let invalid = |child: &Option<HoldView>| !child.as_ref().is_some_and(HoldView::is_valid);
-        (0..children.len())
-            .filter(|place| invalid(&children[*place]))
-            .collect()
+        let invalid = |place: &usize| !children[*place].iter().flatten().any(HoldView::is_valid);
+        (0..children.len()).filter(invalid).collect()
     }
 
     /// Puts a child into this place, with a guard for each sort of lease. False when the hold is not valid any more: then
     /// the guards are turned away.
     fn put(&self, place: usize, mut guards: [Option<LockGuard>; 2]) -> bool {
-        let Some(child) = guards.iter().flatten().next().map(LockGuard::hold) else {
-            return false;
-        };
+        let child = guards
+            .each_ref()
+            .map(|guard| guard.as_ref().map(LockGuard::hold));
         let mut replaced = Vec::new();
         let taken = self.look_and(|inner, phase| {
             let is_held = matches!(phase, CompositePhase::Held(_));
@@ -302,7 +314,7 @@ impl Composite {
                 }
             }
             let mut children = inner.children.to_vec();
-            children[place] = Some(child);
+            children[place] = child;
             inner.children = children.into();
             true
         });
@@ -429,9 +441,12 @@ impl HoldOfSeveral for Composite {
                 CompositePhase::Over => return Ended::Released,
                 CompositePhase::LeftToLease => return Ended::Left,
             }
-            // A child is over, too, when it was given back with its level.
-            let over = children.iter().flatten();
-            let over: FuturesUnordered<_> = over.map(HoldView::ended).collect();
+            // A child is over, too, when it was given back with its levels.
+            let over = children
+                .iter()
+                .map(|holds| holds.iter().flatten().map(HoldView::ended));
+            let over = over.filter(|holds| holds.clone().next().is_some());
+            let over: FuturesUnordered<_> = over.map(join_all).collect();
             let spare = over.len().saturating_sub(self.needed);
             let mut last = over.skip(spare);
             select(last.next(), changed).await;

@@ -110,7 +110,7 @@ impl CompositeLevel {
         let asked = children.iter().map(|child| child.extend(lease));
         let answer = ask(self.hold.needed, asked).await;
         match answer {
-            Err(lost) if lost.is_lost() && self.hold.is_held() => {
+            Err(lost) if lost.is_lost() && self.hold.has_spares() && self.hold.is_held() => {
                 let reached = children.iter().filter(|child| child.is_valid()).count();
                 Err(Error::no_quorum(reached, self.hold.needed, Arc::new(lost)))
             }

@@ -24,6 +24,20 @@ pub(in crate::lock) enum ChildState {
     Absent,
 }
 
+impl ChildState {
+    /// The state of a child that has a hold with a fixed lease, and one under the watchdog: it is valid for as long as one
+    /// of them is. That under the watchdog is never lost before the other one, so its reason counts.
+    pub(super) fn or(self, watched: Self) -> Self {
+        match (self, watched) {
+            (Self::Valid(fixed), Self::Valid(watched)) => Self::Valid(fixed.max(watched)),
+            (state @ Self::Valid(_), _) | (_, state @ Self::Valid(_)) => state,
+            (_, state @ Self::Lost(_)) | (state @ Self::Lost(_), _) => state,
+            (Self::Over, _) | (_, Self::Over) => Self::Over,
+            (Self::Absent, Self::Absent) => Self::Absent,
+        }
+    }
+}
+
 /// The phase of a hold of several locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum CompositePhase {
