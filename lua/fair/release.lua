@@ -12,7 +12,7 @@
 -- last ARGV         - SPUBLISH where channels belong to slots; anything else means PUBLISH
 --
 -- Returns   -2 given back; {-7, n} ended, and the next waiter, which belongs to the same client, received the wake-up; -8
---           ended, but the wake-up was refused; -5 it did not have the lock
+--           ended, but the wake-up was refused; -5 it did not have the lock, also when its key has another type
 -- Publishes '0' to the head when the lock is free; when nobody hears that, also to Redisson's waiter behind it
 -- Repeat    finds no hold and returns -5; may wake the head again; never changes the TTL
 local call, lock, queue, scores, waiters = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -110,7 +110,9 @@ end
 
 local id, count = ARGV[3], ARGV[4]
 if count ~= '0' then
-  if call('HEXISTS', lock, id) == 0 then return -5 end
+  local held = redis.pcall('HEXISTS', lock, id)
+  if type(held) == 'table' then return string.find(held.err, 'WRONGTYPE') and -5 or held end
+  if held == 0 then return -5 end
   -- The count is for other readers of the hash. Without memory it is not written, and the hold stays.
   redis.pcall('HSET', lock, id, count)
   return -2
@@ -124,7 +126,7 @@ if arrival_of(id) or ended ~= 1 and call('EXISTS', queue, scores, waiters) > 0 t
 elseif free then
   first = head()
 end
-if type(ended) == 'table' then return ended end
+if type(ended) == 'table' then return string.find(ended.err, 'WRONGTYPE') and -5 or ended end
 
 local heard = free and first and wake(first) or 0
 if heard == 0 and free and first and arrival_of(first) then

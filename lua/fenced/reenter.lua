@@ -7,7 +7,8 @@
 -- ARGV[3] lease     - ms, 1 to 2^53
 -- ARGV[4] token ttl - ms for which Redis keeps the token key; 0 keeps it for ever
 --
--- Returns   {-10, token} entered; -5 the hold does not exist; -3 the token is not a number; -4 it is 2^53 or more
+-- Returns   {-10, token} entered; -5 the hold does not exist, also when the lock's key has another type; -3 the token is
+--           not a number; -4 it is 2^53 or more
 -- Publishes nothing
 -- Repeat    takes another token, which is as good as the first: no other holder can have one between them; returns -4
 --           when the first took the last one; writes the same count; the TTL never shrinks
@@ -15,7 +16,11 @@ local lock, tokens, hold_id, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV
 if not (lease_ms and lease_ms >= 1 and lease_ms <= 2 ^ 53) then
   return redis.error_reply('ERR lease out of range')
 end
-if redis.call('HEXISTS', lock, hold_id) == 0 then return -5 end
+local held = redis.pcall('HEXISTS', lock, hold_id)
+if type(held) == 'table' then
+  return string.find(held.err, 'WRONGTYPE') and -5 or held
+end
+if held == 0 then return -5 end
 local stored, now = redis.call('GET', tokens) or '0', redis.call('TIME')
 if stored ~= '0' and not string.match(stored, '^-?[1-9]%d*$') then return -3 end
 local token = tonumber(stored)

@@ -5,14 +5,18 @@
 -- ARGV[2] count     - hold count with the new level
 -- ARGV[3] lease     - ms, 1 to 2^53
 --
--- Returns   -2 entered; -5 the hold does not exist
+-- Returns   -2 entered; -5 the hold does not exist, also when the key has another type
 -- Publishes nothing
 -- Repeat    writes the same count; the TTL never shrinks
 local lock, hold_id, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if not lease_ms or lease_ms < 1 or lease_ms > 2 ^ 53 then
   return redis.error_reply('ERR lease out of range')
 end
-if redis.call('HEXISTS', lock, hold_id) == 0 then return -5 end
+local held = redis.pcall('HEXISTS', lock, hold_id)
+if type(held) == 'table' then
+  return string.find(held.err, 'WRONGTYPE') and -5 or held
+end
+if held == 0 then return -5 end
 
 local ttl_ms = redis.call('PTTL', lock)
 if ttl_ms < lease_ms then

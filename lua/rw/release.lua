@@ -8,7 +8,7 @@
 -- ARGV[2] publish   - command that wakes the waiters; PUBLISH when missing
 --
 -- Returns   -2 ended, and others have the lock; {-7, n} the lock is free, and n clients received the wake-up, or -7 when
---           none did; -8 the lock is free, but the wake-up was refused; -5 the hold does not exist
+--           none did; -8 the lock is free, but the wake-up was refused; -5 there is no such hold, whatever the key
 -- Publishes '1' (every waiter that can enter may try) when the lock is free, then '00', which is for Redisson: it reads
 --           a 0 and keeps it for a thread that is about to wait
 -- Repeat    finds no hold, returns -5 and publishes nothing
@@ -22,7 +22,8 @@ local function left_of(key)
   return ttl_ms == -1 and math.huge or ttl_ms
 end
 
-local mine = redis.call('HMGET', lock, hold_id, hold_id .. ':write')
+local mine = redis.pcall('HMGET', lock, hold_id, hold_id .. ':write')
+if mine.err and not string.find(mine.err, 'WRONGTYPE') then return mine end
 if not mine[1] and not mine[2] then
   redis.call('DEL', timeout)
   return -5

@@ -8,7 +8,7 @@ use watchlock_support::proxy::Direction;
 
 use crate::common::{LONG, SHORT, soon};
 use crate::scene::{MINUTE, Scene, takes_no_master};
-use crate::table::Kind;
+use crate::table::{Kind, body};
 
 for_every_kind! {
     f8_a_key_that_an_operator_deleted_is_missed_at_the_next_renewal,
@@ -19,6 +19,7 @@ for_every_kind! {
     a_release_of_a_deleted_lock_says_lost,
     verify_asks_redis_and_check_does_not,
     verify_finds_strangers_and_other_types,
+    a_hold_whose_key_has_another_type_is_lost_for_every_call,
     verify_lengthens_a_lease_that_redis_would_end_early,
     verify_does_not_believe_a_replica,
     i8_a_loss_is_final_whatever_the_server_says_later,
@@ -192,6 +193,45 @@ async fn verify_finds_strangers_and_other_types(kind: &'static Kind) {
             ttl > 500_000
         };
         assert!(kept, "{put:?}: {ttl}");
+        scene.server.cmd(&["FLUSHALL"]).await;
+    }
+}
+
+/// Nothing is left of a hold when somebody writes something else to its key.
+async fn a_hold_whose_key_has_another_type_is_lost_for_every_call(kind: &'static Kind) {
+    let scene = Scene::new(kind).await;
+    for put in kind.foreign.iter().copied() {
+        let overwrite = async || {
+            scene.server.cmd(&["DEL", "taken"]).await;
+            scene.put(put, "taken").await;
+            scene.dump("taken").await
+        };
+        let guard = scene.lock("taken").lock().await.unwrap();
+        let theirs = overwrite().await;
+        let unlocked = guard.unlock().await;
+        assert!(
+            is_lost(&unlocked, LostReason::Missing),
+            "{put:?}: {unlocked:?}"
+        );
+        assert_eq!(scene.dump("taken").await, theirs, "not ours to delete");
+        scene.server.cmd(&["FLUSHALL"]).await;
+
+        let guard = scene.lock("taken").lock_with_lease(LONG).await.unwrap();
+        let theirs = overwrite().await;
+        let extended = guard.extend(MINUTE).await;
+        assert!(
+            is_lost(&extended, LostReason::Missing),
+            "{put:?}: {extended:?}"
+        );
+        assert!(!guard.is_valid());
+        assert_eq!(scene.dump("taken").await, theirs);
+        drop(guard);
+        scene.server.cmd(&["FLUSHALL"]).await;
+
+        let overwrite = &overwrite;
+        let overwriting = body(move |_| async move { drop(overwrite().await) });
+        let ran = (kind.made.run)(&scene.client, "taken", overwriting).await;
+        assert!(is_lost(&ran, LostReason::Missing), "{put:?}: {ran:?}");
         scene.server.cmd(&["FLUSHALL"]).await;
     }
 }

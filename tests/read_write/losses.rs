@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use watchlock::{Client, LostReason};
+use watchlock::{Client, Error, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
@@ -77,4 +77,16 @@ async fn i8_a_hold_that_is_lost_with_a_read_that_ends_is_lost_for_the_others() {
     let slow = tokio::spawn(WokenSlowly(Box::pin(async move { view.lost().await })));
     assert_eq!(soon(watched.lost()).await, LostReason::Expired);
     assert_eq!(soon(slow).await.unwrap(), LostReason::Expired);
+}
+
+#[tokio::test]
+async fn a_downgrade_of_a_hold_whose_key_has_another_type_says_lost() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let lock = client.get_read_write_lock("x").write_lock();
+    let write = lock.lock().await.unwrap();
+    server.cmd(&["SET", "x", "no lock"]).await;
+    let turned = write.downgrade().await;
+    assert!(turned.as_ref().is_err_and(Error::is_lost), "{turned:?}");
+    assert_eq!(server.keys().await, ["x"]);
 }
