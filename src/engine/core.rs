@@ -49,6 +49,8 @@ pub(crate) enum Mail {
     Write(Arc<Hold>),
     /// The same, once this write of a count is over, which its caller dropped.
     WriteBehind(Arc<Hold>, Option<u32>, Pending),
+    /// Downgrade this hold at that time.
+    Downgrade(Arc<Hold>, Moment),
     /// Complete the attempt or the release of this hold, which may be overdue.
     Finish(Arc<Hold>),
     /// Clean up after this hold, which is lost already.
@@ -301,9 +303,9 @@ impl Core {
         for hold in &work.releases {
             self.post(Mail::Release(Arc::clone(hold)));
         }
-        for hold in &work.downgrades {
+        for (hold, moment) in &work.downgrades {
             if hold.with(HoldState::write_is_due) {
-                self.post(Mail::Write(Arc::clone(hold)));
+                self.post(Mail::Downgrade(Arc::clone(hold), *moment));
             }
         }
         for hold in &work.looks {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Error, Lease, LostReason};
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::server::RedisServer;
 
 use watchlock_support::eventually;
@@ -234,6 +234,41 @@ async fn a_fixed_write_lease_that_ends_leaves_the_lock_to_watched_read_levels() 
     assert!(write.unlock().await.is_err());
     reading.unlock().await.unwrap();
     theirs.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// As behind any fixed lease that ran out: the drift is the writer's time to stop.
+#[tokio::test]
+async fn readers_come_in_once_the_whole_lease_of_a_write_level_that_ran_out_is_over() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&server.url()).clock(clock);
+    let (a, b) = (builder.connect().await.unwrap(), connect(&server).await);
+    let owner = a.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let secs = Duration::from_secs;
+    let write = lock.write_lock().lock_with_lease(secs(3_600)).await;
+    let write = write.unwrap();
+    let reading = lock.read_lock().lock().await.unwrap();
+    let pass = async |span| {
+        ahead.advance(span);
+        eventually("it is renewed", LONG, async || {
+            reading.valid_for() > secs(25)
+        })
+        .await;
+    };
+    pass(secs(3_550)).await;
+    pass(secs(20)).await;
+    assert_eq!(soon(write.lost()).await, LostReason::Expired);
+    let other = b.get_read_write_lock("x").read_lock();
+    let early = other.try_lock(ms(300), Lease::Watchdog).await.unwrap();
+    assert!(early.is_none(), "30 s of the lease are left");
+    pass(secs(20)).await;
+    pass(secs(10)).await;
+    let theirs = soon(other.lock()).await.unwrap();
+    theirs.unlock().await.unwrap();
+    drop(write);
+    reading.unlock().await.unwrap();
     clean(&server).await;
 }
 

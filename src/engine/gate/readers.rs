@@ -317,15 +317,16 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The leases of `read` ended while its shared hold goes on. The last read ends the shared hold, whose release waits
-    /// for as long as that read was promised the lock. Returns false if the read ended before.
+    /// for as long as that read was promised the lock; so does the downgrade behind a writer's. Returns false if the read
+    /// ended before.
     pub(crate) fn expire_read(&mut self, read: &Arc<Hold>, effects: &mut Effects) -> bool {
         let hold = read.in_redis();
         let shared = self.seat.shared_hold(hold);
         let Some(shared) = shared.filter(|shared| shared.has(read)) else {
             return false;
         };
+        let end = effects.change(read, |state| state.lease_ends());
         if shared.has_one_read() {
-            let end = effects.change(read, |state| state.lease_ends());
             effects.change(hold, |state| {
                 state.owe(end);
                 state.lose(LostReason::Expired)
@@ -335,7 +336,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return true;
         }
         match self.end_read(read, effects) {
-            Some(GivenBack::Downgrade) => effects.downgrade(hold),
+            Some(GivenBack::Downgrade) => effects.downgrade_at(hold, end),
             // It is lost, and reported, with the others.
             Some(GivenBack::Lost(_)) => return false,
             _ => {}

@@ -185,7 +185,11 @@ fn who_wrote_and_goes_on_reading_has_the_hold_turned() {
             made.hold
                 .with(|state| state.prolong(LEASE.term(at(20)), at(20)));
             assert!(made.expire(at(40)));
-            assert!(is_in(&made.rest.downgrades, &made.hold));
+            let [(turned, moment)] = &made.rest.downgrades[..] else {
+                panic!("it is turned once");
+            };
+            assert!(Arc::ptr_eq(turned, &made.hold));
+            assert_eq!(*moment, LEASE.term(at(0)).ends_at, "its whole lease");
         }
         assert_eq!(made.hold.phase(), Phase::Held);
         assert_eq!(made.gate.reads().count(), 1);

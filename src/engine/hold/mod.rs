@@ -428,8 +428,8 @@ pub(crate) struct KeeperWork {
     pub(crate) releases: Vec<Arc<Hold>>,
     /// Holds that the keeper looks at in time, which may be sooner than it planned.
     pub(crate) looks: Vec<Arc<Hold>>,
-    /// Exclusive holds that the keeper downgrades to shared holds.
-    pub(crate) downgrades: Vec<Arc<Hold>>,
+    /// Exclusive holds that the keeper downgrades to shared holds, and when.
+    pub(crate) downgrades: Vec<(Arc<Hold>, Moment)>,
     /// For metrics. There is hardly ever more than one, which allocates nothing.
     measured: SmallVec<[(Arc<Hold>, Measured); 1]>,
 }
@@ -503,9 +503,9 @@ impl Effects {
         self.work.looks.push(Arc::clone(hold));
     }
 
-    /// Leaves it to the keeper to downgrade `hold` to a shared hold.
-    pub(crate) fn downgrade(&mut self, hold: &Arc<Hold>) {
-        self.work.downgrades.push(Arc::clone(hold));
+    /// Leaves it to the keeper to downgrade `hold` to a shared hold at `moment`.
+    pub(crate) fn downgrade_at(&mut self, hold: &Arc<Hold>, moment: Moment) {
+        self.work.downgrades.push((Arc::clone(hold), moment));
     }
 
     /// Wakes and notifies everybody, and returns what is left for the keeper.

@@ -3,7 +3,8 @@
 //! 1. A last release is repeated until it is answered. It is given up when all acknowledged leases have ended by themselves
 //!    and the longest one that was only asked for has had its time, a minute at most.
 //! 2. An expired hold keeps the rest of its lease before it is released: the clock drift that the client allows for is
-//!    its holder's time to stop, and a release must not shorten it.
+//!    its holder's time to stop, and a release must not shorten it. So does a writer's that goes on for its reads before
+//!    it is downgraded.
 //! 3. A tainted hold comes from an acquire that went unanswered. A stalled server may run that acquire after any
 //!    release, so the release is repeated for a while after its first answer. Each pause is as long as all before it: a
 //!    server that stalled may leave thousands of tainted holds, and an old acquire most often runs soon if it ever does.
@@ -18,6 +19,7 @@ use scopeguard::guard;
 
 use super::shared::Keeper;
 use crate::backend::{Failure, Pending};
+use crate::clock::Moment;
 use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::core::{give_up_release, settle_release};
 use crate::engine::gate::answers::SentAs;
@@ -130,6 +132,14 @@ pub(super) async fn write_behind(
     if hold.with(|state| state.write_ends(count, false)) {
         write_count(keeper, hold).await;
     }
+}
+
+/// Downgrades `hold`, whose writer's lease ends at `moment` (2).
+pub(super) async fn downgrade_at(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: Moment) {
+    if !keeper.is_closing() {
+        keeper.pause(keeper.core.now().until(moment)).await;
+    }
+    write_count(keeper, hold).await;
 }
 
 /// Writes the count, or the downgrade, of `hold` until Redis has it.

@@ -283,6 +283,10 @@ impl Tasks {
             Mail::Write(hold) => {
                 self.all.spawn(own(reaper::write_count(keeper, hold)));
             }
+            Mail::Downgrade(hold, moment) => {
+                self.all
+                    .spawn(own(reaper::downgrade_at(keeper, hold, moment)));
+            }
             Mail::WriteBehind(hold, count, command) => {
                 let writing = reaper::write_behind(keeper, hold, count, command);
                 self.all.spawn(own(writing));

@@ -111,7 +111,7 @@ impl World {
         for hold in rest.releases {
             self.reaps.push((hold, Reaping::Begun));
         }
-        for hold in rest.downgrades {
+        for (hold, _) in rest.downgrades {
             self.downgrade(&hold);
         }
         result
