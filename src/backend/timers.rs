@@ -39,6 +39,11 @@ impl Timers {
         *self.stopped.write() = true;
     }
 
+    /// Whether the runtime has ended.
+    pub(crate) fn have_stopped(&self) -> bool {
+        *self.stopped.read()
+    }
+
     /// Resolves after `span` of real time, or at once when the runtime ends.
     pub(crate) fn timer(&self, span: Duration) -> impl Future<Output = ()> + Send + use<> {
         let stopped = Arc::clone(&self.stopped);

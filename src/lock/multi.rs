@@ -371,6 +371,16 @@ enum RoundFailure {
     Failed(Error),
 }
 
+impl RoundFailure {
+    fn of(place: usize, error: Error) -> Self {
+        if error.is_transient() {
+            Self::Passing(place, error)
+        } else {
+            Self::Failed(error)
+        }
+    }
+}
+
 impl AcquireAll<'_> {
     async fn run(&mut self) -> Result<Option<LockGuard>, Error> {
         let mut place = self.set.first;
@@ -449,7 +459,15 @@ impl AcquireAll<'_> {
         };
         let waiting = lock.try_lock(self.clock.now().until(end), self.lease);
         let waited = self.by_the_end(waiting).await;
-        waited.unwrap_or_else(|| Err(silence_of(lock.name())))
+        waited.unwrap_or_else(|| Err(self.silence_of(lock.name())))
+    }
+
+    /// The lock `name` did not answer in time, or the client of the timers has ended.
+    fn silence_of(&self, name: &str) -> Error {
+        if self.timers.as_ref().is_some_and(Timers::have_stopped) {
+            return Error::Closed;
+        }
+        Error::from(Failure::silence()).about(name)
     }
 
     /// The output of `future`, unless it is time to return. The first wait has no timers yet, and needs none.
@@ -525,8 +543,8 @@ impl AcquireAll<'_> {
             None => {
                 let silent = places.clone().find(|place| !tray.has(*place));
                 let silent = silent.unwrap_or(first);
-                let error = silence_of(self.set.locks[silent].name());
-                Err(RoundFailure::Passing(silent, error))
+                let error = self.silence_of(self.set.locks[silent].name());
+                Err(RoundFailure::of(silent, error))
             }
         }
     }
@@ -541,16 +559,10 @@ async fn collect_until_refused(
         match tried {
             Ok(Some(guard)) => tray.put(place, guard),
             Ok(None) => return Some(RoundFailure::Busy(place)),
-            Err(error) if error.is_transient() => return Some(RoundFailure::Passing(place, error)),
-            Err(error) => return Some(RoundFailure::Failed(error)),
+            Err(error) => return Some(RoundFailure::of(place, error)),
         }
     }
     None
-}
-
-/// The lock `name` did not answer in time.
-fn silence_of(name: &str) -> Error {
-    Error::from(Failure::silence()).about(name)
 }
 
 /// The guards that an acquire has so far, each with its place in the set. None once they are taken.

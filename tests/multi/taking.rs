@@ -129,6 +129,23 @@ async fn a_closed_client_of_one_closes_it() {
     gone(&server, "a").await;
 }
 
+/// While it waits for the lock of another client.
+#[tokio::test]
+async fn a_client_of_one_that_is_closed_during_a_wait_closes_it() {
+    let server = RedisServer::start();
+    let (client, other) = (connect(&server).await, connect(&server).await);
+    let stranger = connect(&server).await.get_lock("b").lock().await.unwrap();
+    let both = mixed([client.get_lock("a").into(), other.get_lock("b").into()]);
+    let waiting = tokio::spawn(async move { both.try_lock(LONG, Lease::Watchdog).await });
+    // It tried the first one, and waits for the second one with nothing in hand.
+    subscribed(&server, "b").await;
+    client.shutdown(LONG).await;
+    end(stranger).await;
+    let error = soon(waiting).await.unwrap().expect_err("closed");
+    assert!(matches!(error, Error::Closed), "{error}");
+    clean(&server).await;
+}
+
 /// A client with a short command time-out, behind a link that can be cut.
 async fn behind(server: &RedisServer, timeout: Duration) -> (Proxy, Client) {
     let proxy = Proxy::to(server);
