@@ -447,8 +447,18 @@ impl AcquireAll<'_> {
             .into_guard()
     }
 
+    /// A step begins. If it is much later than when it should have returned, its caller was not polled, or the process
+    /// stood still. That is not the silence of a lock, so there is time for one more answer.
+    fn begin_step(&mut self) {
+        let now = self.clock.now();
+        if self.hard_end.is_some_and(|end| now > end + GRACE) {
+            self.hard_end = Some(now + self.set.command_timeout() + GRACE);
+        }
+    }
+
     /// Waits for one lock while it holds none.
-    async fn wait_for(&self, place: usize) -> Result<Option<LockGuard>, Error> {
+    async fn wait_for(&mut self, place: usize) -> Result<Option<LockGuard>, Error> {
+        self.begin_step();
         let lock = &self.set.locks[place];
         let Some(end) = self.end else {
             return match self.lease {
@@ -484,6 +494,7 @@ impl AcquireAll<'_> {
         first: usize,
         guard: LockGuard,
     ) -> Result<Vec<LockGuard>, RoundFailure> {
+        self.begin_step();
         let tray = Tray::new(first, guard);
         let limit = self.set.command_timeout() + 2 * GRACE;
         let timers = self.timers.as_ref();

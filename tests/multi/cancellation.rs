@@ -123,6 +123,32 @@ async fn i9_an_acquire_that_nobody_polls_holds_nobody_up() {
     clean(&two).await;
 }
 
+/// Nobody polled it when it was time to return: that is not the silence of a lock.
+#[tokio::test]
+async fn a_limited_wait_that_nobody_polls_asks_again_once_it_is_polled() {
+    let server = RedisServer::start();
+    let link = Proxy::to(&server);
+    let builder = |url: &str| Client::builder(url).command_timeout(ms(800));
+    let here = builder(&server.url()).connect().await.unwrap();
+    let there = builder(&link.url()).connect().await.unwrap();
+    let both = mixed([here.get_lock("a").into(), there.get_lock("b").into()]);
+    end(both.lock().await.unwrap()).await;
+    // While the second answer is on its way, nobody polls any more.
+    link.latency(ms(200));
+    let mut taking = Box::pin(both.try_lock(ms(100), Lease::Watchdog));
+    eventually("the second is in", LONG, async || {
+        server.exists("b").await || {
+            assert!(poll_once(&mut taking).await.is_none());
+            false
+        }
+    })
+    .await;
+    clean(&server).await;
+    let got = soon(taking).await.expect("a clean answer");
+    end(got.expect("both are free")).await;
+    clean(&server).await;
+}
+
 #[test]
 fn i9_a_runtime_that_ends_leaves_nothing() {
     let server = RedisServer::start();
