@@ -429,8 +429,13 @@ impl Core {
             return;
         }
         self.schedule.forget(hold);
+        let (left, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|hold| hold.is_abandoned());
+        if held.is_empty() && !left.is_empty() {
+            // Nobody had it any more.
+            return;
+        }
         if reason != LostReason::Shutdown {
-            for hold in held.iter().filter(|hold| !hold.is_abandoned()) {
+            for hold in &held {
                 self.report_loss(hold, reason);
             }
         }

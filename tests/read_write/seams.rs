@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use watchlock::{Client, Error, Lease, LostReason};
+use watchlock::{Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, clean, connect, ms, poll_once, soon, without_polls};
+use crate::common::{LONG, clean, connect, gone, ms, poll_once, soon, without_polls};
 use crate::writers::note;
 use crate::{try_read, try_write};
 
@@ -272,6 +272,32 @@ async fn a_read_level_that_was_left_to_its_lease_outlives_its_client() {
     let over = timeout(Duration::from_secs(5), client.shutdown(LONG * 10)).await;
     over.expect("there is nothing to wait for");
     assert!(server.pttl("x").await > 0, "it is left to its lease");
+}
+
+/// Whoever reads beside it may leave in the time between the end of its validity and that of its lease.
+#[tokio::test]
+async fn a_read_level_that_was_left_to_its_lease_keeps_writers_out_to_the_end_of_it() {
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let secs = Duration::from_secs;
+    let builder = Client::builder(&server.url()).clock(clock);
+    let client = builder.watchdog_lease(secs(4_000)).connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock().await.unwrap();
+    let left = read.lock_with_lease(secs(3_600)).await.unwrap();
+    left.let_expire().unwrap();
+    ahead.advance(secs(3_570));
+    eventually("it is renewed", LONG, async || {
+        reading.valid_for() > secs(3_000)
+    })
+    .await;
+    // What the keeper does about its end is behind it when another hold was given back.
+    drop(client.get_lock("another").lock().await.unwrap());
+    gone(&server, "another").await;
+    reading.unlock().await.unwrap();
+    assert!(try_write(&client, "x").await.is_none(), "30 s are left");
+    ahead.advance(secs(31));
+    clean(&server).await;
 }
 
 #[tokio::test]

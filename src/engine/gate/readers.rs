@@ -364,11 +364,11 @@ impl<C: Clone + PartialEq> Gate<C> {
                 && effects.change(read, |state| state.let_expire(Level::Fixed))
                 && effects.change(hold, |state| state.let_expire(Level::Fixed));
         }
-        let (valid_until, ends_at) =
-            effects.change(read, |state| (state.valid_until(), state.lease_ends()));
+        let ends_at = effects.change(read, |state| state.lease_ends());
+        // Nobody relies on it, so it lasts to the end of its lease.
         let term = Term {
             sent_at: now,
-            valid_until,
+            valid_until: ends_at,
             ends_at,
         };
         let origin = Origin {
