@@ -128,6 +128,7 @@ pub(crate) struct Call<'a> {
     publishes: bool,
     order: Order,
     starts: Option<&'a dyn Startable>,
+    verifies: bool,
     turn: Turn,
     patient: bool,
 }
@@ -197,6 +198,7 @@ impl<'a> Call<'a> {
             publishes: false,
             order: Order::Free,
             starts: None,
+            verifies: false,
             turn: Turn::Waiter,
             patient: false,
         }
@@ -265,6 +267,12 @@ impl<'a> Call<'a> {
         Self { starts, ..self }
     }
 
+    /// It asks whether a hold exists, and changes nothing but its lease.
+    pub(crate) fn verifies(self) -> Self {
+        let verifies = true;
+        Self { verifies, ..self }
+    }
+
     /// It is about a hold that exists.
     pub(crate) fn of_hold(self) -> Self {
         let turn = Turn::Hold;
@@ -300,6 +308,10 @@ impl<'a> Call<'a> {
 
     pub(crate) fn order(&self) -> Order {
         self.order
+    }
+
+    pub(crate) fn is_verification(&self) -> bool {
+        self.verifies
     }
 
     /// If it starts a hold: the command that asks whether others have the lock. A script is sent as its text.

@@ -5,7 +5,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 
 use crate::common::{LONG, SHORT, ms, soon, try_once};
-use crate::{Pair, WITHIN};
+use crate::{Pair, WITHIN, few, of};
 
 /// A master that was cut off from its replicas goes on answering, and its holders must not trust it.
 #[tokio::test]
@@ -69,6 +69,33 @@ async fn a_hold_that_the_master_does_not_have_is_lost_without_an_acknowledgement
         "{verdict:?}"
     );
     assert_eq!(reason, LostReason::Missing);
+}
+
+/// While the replicas are known to be away, commands are refused without being run. This one is asked all the same.
+#[tokio::test]
+async fn a_hold_that_the_master_does_not_have_is_lost_while_the_replicas_are_known_to_be_away() {
+    let pair = Pair::start().await;
+    let client = pair.connect().await;
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    pair.replica.freeze();
+    for name in ["y", "z"] {
+        few(try_once(&client, name).await);
+    }
+    let refused = guard.verify().await.unwrap_err();
+    of(&refused);
+    pair.master.cmd(&["DEL", "x"]).await;
+    let verdict = guard.verify().await;
+    pair.replica.resume();
+    assert!(
+        matches!(
+            verdict,
+            Err(Error::Lost {
+                reason: LostReason::Missing,
+                ..
+            })
+        ),
+        "{verdict:?}"
+    );
 }
 
 /// Shorter than the lease.

@@ -13,8 +13,9 @@
 //!    Commands of one slot use one queue, and keep their order there. A batch must not overtake another that is under way,
 //!    so it joins it only on a connection that is up.
 //! 4. After [`ROW`] batches in a row without enough acknowledgements, commands are refused without being run, and one
-//!    batch in each [`PROBE`] finds out whether the replicas are back. An acquire only asks, without a `WAIT`,
-//!    whether the lock is busy: that needs no acknowledgement.
+//!    batch in each [`PROBE`] finds out whether the replicas are back. Two questions are asked meanwhile, without a
+//!    `WAIT`, because a "no" needs no acknowledgement: for an acquire, whether the lock is busy; and whether a hold that
+//!    is to be verified is there.
 //! 5. Only so many acquires come here as can be sent at once, and at least a fourth of a batch. The others wait in the
 //!    queue of the lane, where their command time-outs do not run. Commands about holds come here at once, and wait here.
 
@@ -64,6 +65,8 @@ pub(crate) struct AckCommand {
     target: Target,
     /// If it starts a hold: asks whether others have the lock.
     look: Option<Cmd>,
+    /// It only asks whether a hold is there.
+    verifies: bool,
     /// Its slot is migrating to the node.
     asking: bool,
     lane: usize,
@@ -130,6 +133,7 @@ impl AckCommand {
             order: call.order(),
             target: call.target(),
             look: call.look(),
+            verifies: call.is_verification(),
             asking: false,
             lane: match call.target() {
                 Target::Slot(slot) => slot.index() % LANES,
@@ -292,8 +296,10 @@ impl AckWorker {
         let refused = refused.filter(|_| acknowledged);
         let refused = refused.map(|got| self.not_replicated(got));
         if let Some(failure) = &refused {
-            let others = entries.extract_if(.., |entry| entry.command.look.is_none());
-            fail_all(others, failure);
+            fail_all(
+                entries.extract_if(.., |entry| !entry.command.looks()),
+                failure,
+            );
             if entries.is_empty() {
                 return;
             }
@@ -327,8 +333,8 @@ impl AckWorker {
         }
     }
 
-    /// Asks for acquires that would wait for replicas in vain whether others have their locks. None if the connection is
-    /// broken.
+    /// Asks what can be told without replicas, which it would wait for in vain: for acquires whether others have their
+    /// locks, and whether holds are there. None if the connection is broken.
     async fn look(
         &self,
         mut connected: Connected,
@@ -338,6 +344,7 @@ impl AckWorker {
         for entry in &mut entries {
             entry.command.look();
         }
+        self.introduce(&mut entries, connected.generation);
         let sent_at = self.lane.now();
         let connection = &mut connected.connection;
         let (results, _) = self.round(connection, &entries, false).await?;
@@ -347,6 +354,7 @@ impl AckWorker {
                     answer.reply = Reply::Busy(None);
                     entry.reply(answer);
                 }
+                Ok(answer) if answer.reply.is_refusal() => entry.reply(answer),
                 Err(wrong) if wrong.redirect.is_some() => entry.fail(wrong),
                 Ok(_) | Err(_) => entry.fail(refused.clone()),
             }
@@ -489,7 +497,12 @@ impl AckCommand {
         self.text.is_some()
     }
 
-    /// Turns it into the question whether others have the lock.
+    /// Whether there is something to ask for it without replicas.
+    fn looks(&self) -> bool {
+        self.look.is_some() || self.verifies
+    }
+
+    /// Turns it into the question whether others have the lock. A verification stays what it is.
     fn look(&mut self) {
         self.text = self.look.clone();
     }

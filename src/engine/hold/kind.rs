@@ -315,7 +315,7 @@ impl Kind {
 
     pub(crate) fn verify<'a>(&'a self, hold_id: &'a str, lease: LeaseMs) -> Call<'a> {
         let call = self.commands.verify(self.hold(hold_id, lease));
-        call.acknowledged().of_hold()
+        call.acknowledged().of_hold().verifies()
     }
 
     pub(crate) fn verify_apart<'a>(
