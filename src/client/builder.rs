@@ -335,7 +335,8 @@ impl ClientBuilder {
     ///
     /// If fewer acknowledge in time, the acquire is undone and tried again within the wait; in the end it fails with
     /// [`Error::Refused`] and the source [`NotReplicated`](crate::NotReplicated). After two failures in a row acquires fail
-    /// at once, and one command a second finds out whether the replicas are back. A release waits for no replica.
+    /// at once, and at least once a second one command finds out whether the replicas are back. A release waits for no
+    /// replica.
     ///
     /// 1 to 64 replicas, 1 ms to a quarter of [`command_timeout`](Self::command_timeout); 200 ms is usually enough. The
     /// number is fixed, not that of the connected replicas, so a master without replicas grants nothing. In a cluster it

@@ -117,6 +117,32 @@ async fn a_replica_that_stalls_for_a_moment_costs_no_hold() {
     guard.unlock().await.unwrap();
 }
 
+/// Two renewals in vain, long before the lease ends.
+#[tokio::test]
+async fn a_replica_that_stalls_for_a_moment_costs_no_hold_with_a_short_lease() {
+    let pair = Pair::start().await;
+    let lease = ms(1500);
+    let client = pair
+        .builder()
+        .acknowledged_by(1, ms(75))
+        .watchdog_lease(lease)
+        .connect()
+        .await
+        .unwrap();
+    let guard = try_once(&client, "x").await.unwrap().unwrap();
+    let before = pair.master.calls_of("wait").await;
+    pair.replica.freeze();
+    eventually("two renewals were not acknowledged", LONG, async || {
+        let blocked = pair.master.info("clients", "blocked_clients").await;
+        pair.master.calls_of("wait").await >= before + 2 && blocked.as_deref() == Some("0")
+    })
+    .await;
+    pair.replica.resume();
+    tokio::time::sleep(lease * 2).await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
 /// The client tries a second connection within a lease, however long a command may take.
 #[tokio::test]
 async fn connections_that_fell_silent_cost_no_hold() {

@@ -168,7 +168,8 @@ const FAR: Duration = Duration::from_millis(5);
 /// The number of unacknowledged batches in a row after which commands are refused.
 const ROW: u32 = 2;
 
-/// How often one batch is sent then.
+/// How often one batch is sent then, at least. Where it waits for a short time only, it is sent as often as takes a fifth of
+/// the time: leases may be short there, and their holds end while nobody asks.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// The task of one connection.
@@ -196,10 +197,10 @@ impl Stall {
         (self.row >= ROW && now < self.probe_at).then_some(self.got)
     }
 
-    fn acknowledged(&mut self, wanted: u32, got: u32, now: Moment) {
+    fn acknowledged(&mut self, acks: Acks, got: u32, now: Moment) {
         self.got = got;
-        self.probe_at = now + PROBE;
-        self.row = if got >= wanted {
+        self.probe_at = now + PROBE.min(acks.within * 4);
+        self.row = if got >= acks.wanted {
             0
         } else {
             self.row.saturating_add(1)
@@ -448,7 +449,7 @@ impl AckWorker {
         let got = redis::from_redis_value::<u32>(waited.extract_error()?);
         let got = got.map_err(|_| Failure::strange_reply())?;
         let now = self.lane.now();
-        self.stall.lock().acknowledged(self.acks.wanted, got, now);
+        self.stall.lock().acknowledged(self.acks, got, now);
         if got >= self.acks.wanted {
             return Ok(());
         }
@@ -567,18 +568,28 @@ mod tests {
 
     #[test]
     fn after_two_in_a_row_one_a_second_finds_out() {
+        let acks = Acks {
+            wanted: 2,
+            within: Duration::from_millis(300),
+        };
         let mut stall = Stall::default();
         assert_eq!(stall.refuses(at(0)), None);
-        stall.acknowledged(2, 1, at(100));
+        stall.acknowledged(acks, 1, at(100));
         assert_eq!(stall.refuses(at(101)), None, "one may be chance");
-        stall.acknowledged(2, 0, at(300));
+        stall.acknowledged(acks, 0, at(300));
         assert_eq!(stall.refuses(at(301)), Some(0));
         assert_eq!(stall.refuses(at(1299)), Some(0));
         assert_eq!(stall.refuses(at(1300)), None);
-        stall.acknowledged(2, 1, at(1500));
+        stall.acknowledged(acks, 1, at(1500));
         assert_eq!(stall.refuses(at(2499)), Some(1));
         assert_eq!(stall.refuses(at(2500)), None);
-        stall.acknowledged(2, 2, at(2500));
+        stall.acknowledged(acks, 2, at(2500));
         assert_eq!(stall.refuses(at(2501)), None);
+        let within = Duration::from_millis(10);
+        let quick = Acks { within, ..acks };
+        stall.acknowledged(quick, 0, at(3000));
+        stall.acknowledged(quick, 0, at(3010));
+        assert_eq!(stall.refuses(at(3049)), Some(0));
+        assert_eq!(stall.refuses(at(3050)), None);
     }
 }
