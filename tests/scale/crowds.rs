@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use watchlock::{Client, Error, Lease, Quorum};
 use watchlock_support::eventually;
-use watchlock_support::proxy::Proxy;
+use watchlock_support::proxy::{Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, ms, poll_once, soon, subscribed};
+use crate::common::{LONG, ms, poll_once, script, soon, subscribed};
 use crate::{AGES, MANY, alone};
 
 /// Each task takes a lock of its own and gives it back.
@@ -281,4 +281,60 @@ async fn acknowledged_tries_of_an_outage_do_not_run_afterwards() {
     .await;
     let sent = scripts(&master).await - before;
     assert!(sent <= 2 * 2_000, "{sent} scripts");
+}
+
+/// A stranger has so many locks, and counts so many latches.
+async fn strangers(server: &RedisServer, many: usize) {
+    let text = "for i = 0, ARGV[1] - 1 do
+      redis.call('HSET', 'job:' .. i, 'stranger:1', '1')
+      redis.call('PEXPIRE', 'job:' .. i, 600000)
+      redis.call('SET', 'latch:' .. i, '1')
+    end";
+    server.cmd(&["EVAL", text, "0", &many.to_string()]).await;
+}
+
+/// One waits for each of many things, and each poll is a call of this script: more than a connection over this distance
+/// carries within a command time-out. The server answers all the time.
+async fn polls_far_away(
+    file: &str,
+    waits: impl Fn(&Client, usize) -> tokio::task::JoinHandle<Result<(), Error>>,
+) {
+    let _alone = alone().await;
+    let many = 4_000;
+    let server = RedisServer::start();
+    strangers(&server, many).await;
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).connect_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(800));
+    let polls = proxy.count(Match::script(&script(file)));
+    let waiting: Vec<_> = (0..many).map(|number| waits(&client, number)).collect();
+    eventually("each is asked for again", AGES, async || {
+        let failed = waiting.iter().filter(|waiter| waiter.is_finished()).count();
+        assert_eq!(failed, 0, "after {} polls", polls.seen());
+        polls.seen() >= 4 * many as u64
+    })
+    .await;
+    for waiter in waiting {
+        waiter.abort();
+    }
+    proxy.latency(Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_crowd_that_polls_locks_far_away_is_not_told_that_the_server_is_silent() {
+    polls_far_away("lock/acquire.lua", |client, number| {
+        let lock = client.get_lock(&format!("job:{number}"));
+        tokio::spawn(async move { lock.lock().await.map(drop) })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_crowd_that_polls_latches_far_away_is_not_told_that_the_server_is_silent() {
+    polls_far_away("latch/look.lua", |client, number| {
+        let latch = client.get_count_down_latch(&format!("latch:{number}"));
+        tokio::spawn(async move { latch.wait().await })
+    })
+    .await;
 }

@@ -207,31 +207,33 @@ impl Pending {
     /// Waits for the reply, for at most `limit` from when it is submitted; and if it is not submitted within `limit`,
     /// no longer than that.
     pub(crate) async fn within(self, limit: Duration) -> CommandResult {
-        let since = self.shared.lane.now();
-        self.within_of(since, limit).await
+        self.until(limit, Moment::NEVER).await
     }
 
-    /// As [`within`](Self::within), for a command that was started at `since`.
+    /// As [`within`](Self::within), for a command that was started at `since`. While it is not submitted, it waits for as
+    /// long as its lane [is not silent](Self::silent_after): thousands of others may be ahead of it.
     pub(crate) async fn within_of(self, since: Moment, limit: Duration) -> CommandResult {
-        self.wait(since, limit, Moment::NEVER).await
+        self.wait(|command| command.silent_after(since, limit))
+            .await
     }
 
     /// As [`within`](Self::within), and until `end` at the most.
     pub(crate) async fn until(self, limit: Duration, end: Moment) -> CommandResult {
         let since = self.shared.lane.now();
-        self.wait(since, limit, end).await
+        self.wait(|command| command.overdue_from(since, limit).min(end))
+            .await
     }
 
-    async fn wait(mut self, since: Moment, limit: Duration, end: Moment) -> CommandResult {
+    async fn wait(mut self, overdue_from: impl Fn(&Self) -> Moment) -> CommandResult {
         let lane = Arc::clone(&self.shared.lane);
         loop {
-            let due = self.overdue_from(since, limit).min(end);
+            let due = overdue_from(&self);
             let left = lane.now().until(due);
             if let Some(outcome) = lane.timers().within(left, &mut self).await {
                 return outcome;
             }
             // It may have been submitted meanwhile.
-            if self.overdue_from(since, limit).min(end) == due {
+            if overdue_from(&self) == due {
                 self.overdue();
                 let slow = || Err(Failure::slow_reply(lane.command_timeout()));
                 return self.outcome().unwrap_or_else(slow);
@@ -239,8 +241,14 @@ impl Pending {
         }
     }
 
+    /// From when it is overdue: `limit` after its submission; if it was not submitted, when its lane has been silent for
+    /// `limit` since `since`.
+    pub(crate) fn silent_after(&self, since: Moment, limit: Duration) -> Moment {
+        self.overdue_from(self.silent_from(since), limit)
+    }
+
     /// From when it is overdue: `limit` after its submission, or after `since` if it was not submitted.
-    pub(crate) fn overdue_from(&self, since: Moment, limit: Duration) -> Moment {
+    fn overdue_from(&self, since: Moment, limit: Duration) -> Moment {
         match self.submitted_at() {
             Moment::NEVER => since + limit,
             submitted_at => submitted_at + limit,

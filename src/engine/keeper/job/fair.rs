@@ -61,7 +61,7 @@ struct PlacesCommand {
 impl PlacesCommand {
     fn overdue_from(&self, core: &Core) -> Moment {
         let limit = core.config.command_timeout;
-        self.command.overdue_from(self.since, limit)
+        self.command.silent_after(self.since, limit)
     }
 }
 

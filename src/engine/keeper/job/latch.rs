@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::listening::{ChannelNews, Listening};
 use super::policy::WaitPolicy;
-use crate::backend::Failure;
+use crate::backend::{Failure, Pending};
 use crate::engine::gate::LastAnswer;
 use crate::engine::keeper::shared::Keeper;
 use crate::engine::latches::WaitedLatch;
@@ -102,7 +102,9 @@ impl LatchJob {
         let since = core.now();
         let question = self.latch.begin_question();
         let call = LATCH_LOOK.on(&self.names).arg("wait");
-        let result = match core.ask(call).await {
+        let asking = Pending::start(&core.keeper_fleet, call);
+        let asking = asking.within_of(since, core.config.command_timeout);
+        let result = match asking.await {
             Ok(answer) => match answer.reply {
                 Reply::Busy(left) => {
                     self.latch.is_closed();
