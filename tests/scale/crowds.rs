@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchlock::{Client, Error, Lease, Quorum};
+use watchlock::{Backoff, Client, Error, Lease, Quorum};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Match, Proxy};
+use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, poll_once, script, soon, subscribed};
@@ -337,4 +337,34 @@ async fn a_crowd_that_polls_latches_far_away_is_not_told_that_the_server_is_sile
         tokio::spawn(async move { latch.wait().await })
     })
     .await;
+}
+
+/// Over a slow link. Confirmations come all the time, and the last one long after a command time-out.
+#[tokio::test]
+async fn a_crowd_subscribes_once_each_however_long_that_takes() {
+    const SOME: u64 = 300;
+    let _alone = alone().await;
+    let server = RedisServer::start();
+    strangers(&server, SOME as usize).await;
+    let proxy = Proxy::to(&server);
+    for place in 1..=SOME {
+        let slow = proxy.inject(Fault::DelayReply(ms(4 * place)));
+        slow.on(Match::command("SUBSCRIBE")).nth(place).arm();
+    }
+    let subscribed = proxy.count(Match::command("SUBSCRIBE"));
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let client = Client::builder(&proxy.url()).backoff(minute);
+    let client = client.command_timeout(ms(300)).connect().await.unwrap();
+    let before = scripts(&server).await;
+    let waiting = crowd(&client, SOME as usize);
+    // The caller's try, and the one behind the confirmation.
+    eventually("each listens", LONG, async || {
+        assert!(!client.stats().polling, "after {}", subscribed.seen());
+        scripts(&server).await - before >= 2 * SOME
+    })
+    .await;
+    assert_eq!(subscribed.seen(), SOME);
+    for waiter in waiting {
+        waiter.abort();
+    }
 }

@@ -91,8 +91,9 @@ pub(super) enum SubscribeError {
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
-    /// How many events came. Relaxed: it stands for itself.
+    /// How many events came, and how many answers to our commands. Relaxed: they stand for themselves.
     heard: AtomicU32,
+    answers: AtomicU32,
     tasks: Mutex<Vec<AbortHandle>>,
     /// Notified when a subscription was confirmed or ended.
     changed: Notify,
@@ -109,6 +110,7 @@ impl Listener {
             sink: Mutex::new(Some(sink.clone())),
             channels: Mutex::new(Some(HashMap::default())),
             heard: AtomicU32::new(0),
+            answers: AtomicU32::new(0),
             tasks: Mutex::default(),
             changed: Notify::new(),
         });
@@ -128,9 +130,31 @@ impl Listener {
         let changing = self.add(channel, route).ok_or(SubscribeError::Closed)?;
         let _changing = changing.lock().await;
         let mut sink = self.sink().ok_or(SubscribeError::Closed)?;
-        let sent = sink.subscribe(channel).await;
-        sent.map_err(SubscribeError::Redis)?;
+        let subscribed = sink.subscribe(channel).await;
+        self.is_answered();
+        subscribed.map_err(SubscribeError::Redis)?;
         self.confirmed(channel, route).await
+    }
+
+    fn is_answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The output of `future`, which awaits an answer; none if for `limit` there was no answer to anything. It may be behind
+    /// thousands of others.
+    pub(super) async fn while_answered<F: Future>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            let answers = self.answers.load(Ordering::Relaxed);
+            let output = tokio::time::timeout(limit, future.as_mut()).await;
+            if output.is_ok() || self.answers.load(Ordering::Relaxed) == answers {
+                return output.ok();
+            }
+        }
     }
 
     /// Waits until messages of `channel` arrive for a route.
@@ -153,19 +177,21 @@ impl Listener {
         }
     }
 
-    /// Ends the subscription of `channel`, unless a route is left. If that fails, or takes longer than `limit`, it ends the
-    /// connection.
+    /// Ends the subscription of `channel`, unless a route is left. If that fails, or nothing is answered for `limit`, it ends
+    /// the connection.
     pub(super) async fn unsubscribe(&self, channel: &str, changing: ChangeLock, limit: Duration) {
         let unsubscribing = async {
             let _changing = changing.lock().await;
             if let Some(mut sink) = self.begin_to_leave(channel) {
-                sink.unsubscribe(channel).await?;
+                let unsubscribed = sink.unsubscribe(channel).await;
+                self.is_answered();
+                unsubscribed?;
                 self.forget(channel);
             }
             RedisResult::Ok(())
         };
-        let done = tokio::time::timeout(limit, unsubscribing).await;
-        if !matches!(done, Ok(Ok(()))) {
+        let done = self.while_answered(limit, unsubscribing).await;
+        if !matches!(done, Some(Ok(()))) {
             self.end();
         }
     }
@@ -313,15 +339,15 @@ async fn read(listener: Arc<Listener>, mut stream: Stream, cluster: Arc<Cluster>
     listener.end();
 }
 
-/// Detects a half-open connection, which reports no error by itself. A connection on which events arrive is none: the reply
-/// may be behind thousands of them.
+/// Detects a half-open connection, which reports no error by itself. A connection on which events or answers arrive is none:
+/// the reply may be behind thousands of them.
 async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     loop {
         tokio::time::sleep(PING).await;
         let heard = listener.heard.load(Ordering::Relaxed);
-        let is_alive = match tokio::time::timeout(timeout, sink.ping()).await {
-            Ok(pong) => pong.is_ok(),
-            Err(_) => listener.heard.load(Ordering::Relaxed) != heard,
+        let is_alive = match listener.while_answered(timeout, sink.ping()).await {
+            Some(pong) => pong.is_ok(),
+            None => listener.heard.load(Ordering::Relaxed) != heard,
         };
         if !is_alive {
             listener.end();

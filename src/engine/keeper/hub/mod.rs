@@ -59,14 +59,15 @@ impl Hub {
         for _ in 0..HOPS {
             let (connection, host) = self.connection(channel)?;
             let listener = connection.listener().await?;
+            let limit = self.config.command_timeout;
             let subscribing = listener.subscribe(channel, route);
-            let error = match tokio::time::timeout(self.config.command_timeout, subscribing).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(SubscribeError::Closed)) => return Err(Failure::no_connection()),
-                Ok(Err(SubscribeError::Redis(error))) => error,
-                Err(_) => {
+            let error = match listener.while_answered(limit, subscribing).await {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(SubscribeError::Closed)) => return Err(Failure::no_connection()),
+                Some(Err(SubscribeError::Redis(error))) => error,
+                None => {
                     listener.end();
-                    return Err(Failure::slow_reply(self.config.command_timeout));
+                    return Err(Failure::slow_reply(limit));
                 }
             };
             if listener.remove(channel, route).is_some() {

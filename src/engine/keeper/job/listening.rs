@@ -274,7 +274,7 @@ impl Subscription {
         }
     }
 
-    /// Ends the subscription, also one that is not confirmed, within a command time-out.
+    /// Ends the subscription, also one that is not confirmed, or the connection when it was silent for a command time-out.
     async fn stop(&mut self) {
         self.keeper.hub.forget(&self.channel);
         let route = match std::mem::replace(&mut self.state, SubscriptionState::Off) {
