@@ -260,6 +260,31 @@ async fn stats_show_what_is_held_what_waits_and_what_fails() {
     );
 }
 
+/// The last hold is given up during an outage, so no renewal shows that it is over.
+#[tokio::test]
+async fn what_is_held_no_more_does_not_fail_for_ever() {
+    let _unheard = unheard().await;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url())
+        .watchdog_lease(SHORT)
+        .command_timeout(ms(100));
+    let client = builder.connect().await.unwrap();
+    let guard = client.get_lock("x").lock().await.unwrap();
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("renewals fail", LONG, async || {
+        client.stats().failing_for.is_some()
+    })
+    .await;
+    drop(guard);
+    proxy.accept();
+    eventually("nothing fails", LONG / 3, async || {
+        client.stats().failing_for.is_none()
+    })
+    .await;
+}
+
 /// A place in a fair queue is given back by a release that finds no hold. That is no loss.
 #[tokio::test]
 async fn a_wait_that_ends_without_a_grant_is_no_loss() {

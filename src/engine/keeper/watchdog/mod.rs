@@ -87,17 +87,21 @@ impl ByNode {
         })
     }
 
-    /// Logs the beginning and the end of an outage, once each. It does not end with the last hold that cannot be renewed,
-    /// but with a renewal that was `answered`.
-    fn log_outage(&mut self, core: &Core, failure: Option<Failure>, answered: bool) {
+    /// Reports whether renewals fail. Without a hold that cannot be renewed, none do.
+    fn report(&mut self, core: &Core) {
         let failing = self.nodes.values().any(|node| node.queue.has_trouble());
-        let begins = failing && !self.failing;
         if failing != self.failing {
             core.report.renewals_fail(failing.then(|| core.now()));
         }
         self.failing = failing;
-        if begins {
-            self.logged = true;
+    }
+
+    /// Logs the beginning and the end of an outage, once each. It does not end with the last hold that cannot be renewed,
+    /// but with a renewal that was `answered`.
+    fn log_outage(&mut self, core: &Core, failure: Option<Failure>, answered: bool) {
+        self.report(core);
+        let failing = self.failing;
+        if failing && !std::mem::replace(&mut self.logged, true) {
             let cause = failure.map(|failure| failure.to_string());
             log(move || {
                 let cause = cause.as_deref().unwrap_or("refused for single holds");
@@ -286,6 +290,7 @@ impl Watchdog {
             }
             next = next.min(queue.next(now));
         }
+        renewals.report(&self.core);
         // A node may have left the cluster.
         renewals
             .nodes

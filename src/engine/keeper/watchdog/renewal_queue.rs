@@ -108,6 +108,15 @@ impl<T> RenewalQueue<T> {
 
     /// Takes the next batch, if one may be sent now.
     pub(super) fn take(&mut self, now: Moment) -> Option<RenewalBatch<T>> {
+        let batch = self.next_batch(now);
+        if self.in_flight == 0 && self.states.is_empty() {
+            // No hold is left that cannot be renewed.
+            self.outage = None;
+        }
+        batch
+    }
+
+    fn next_batch(&mut self, now: Moment) -> Option<RenewalBatch<T>> {
         if !self.may_ask(now) {
             return None;
         }
