@@ -339,6 +339,29 @@ async fn a_crowd_that_polls_latches_far_away_is_not_told_that_the_server_is_sile
     .await;
 }
 
+/// More than a connection over this distance carries in the time for which a re-entry is tried in vain.
+#[tokio::test]
+async fn a_crowd_that_enters_again_far_away_is_not_told_that_the_server_is_silent() {
+    let _alone = alone().await;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).watchdog_lease(AGES);
+    let client = client.connect().await.unwrap();
+    let holds = (0..8_000).map(|number| {
+        let lock = client.get_lock(&format!("job:{number}"));
+        async move { lock.lock().await.unwrap() }
+    });
+    let guards = join_all(holds).await;
+    proxy.latency(ms(800));
+    let entered = join_all(guards.iter().map(|guard| guard.reenter(Lease::Watchdog))).await;
+    proxy.latency(Duration::ZERO);
+    let failed: Vec<_> = entered
+        .iter()
+        .filter_map(|level| level.as_ref().err())
+        .collect();
+    assert!(failed.is_empty(), "{}: {:?}", failed.len(), failed[0]);
+}
+
 /// Over a slow link. Confirmations come all the time, and the last one long after a command time-out.
 #[tokio::test]
 async fn a_crowd_subscribes_once_each_however_long_that_takes() {

@@ -213,7 +213,17 @@ impl Pending {
     /// As [`within`](Self::within), for a command that was started at `since`. While it is not submitted, it waits for as
     /// long as its lane [is not silent](Self::silent_after): thousands of others may be ahead of it.
     pub(crate) async fn within_of(self, since: Moment, limit: Duration) -> CommandResult {
-        self.wait(|command| command.silent_after(since, limit))
+        self.heard_until(since, limit, Moment::NEVER).await
+    }
+
+    /// As [`within_of`](Self::within_of), and until `end` at the most.
+    pub(crate) async fn heard_until(
+        self,
+        since: Moment,
+        limit: Duration,
+        end: Moment,
+    ) -> CommandResult {
+        self.wait(|command| command.silent_after(since, limit).min(end))
             .await
     }
 

@@ -159,14 +159,15 @@ pub(crate) async fn write(
 ) -> Result<(), Error> {
     let limit = core.config.command_timeout;
     let (begun, since) = (core.now(), request.since);
-    // When no other try begins, and when the last one ends.
+    // When no other try begins, and when the last one ends. Without a limit it ends by a silence: it may have to wait for its
+    // turn.
     let ends = || match request.patience {
         Patience::Once => (since + limit / 2, since + limit),
         Patience::Until(end) => (end.max(since + limit / 2), end.max(since + limit)),
         Patience::Forever => {
             core.notice_pause(core.now());
             let gives_up = begun.max(core.runs_since()) + core.config.unavailable_after;
-            (gives_up, gives_up.max(begun + limit))
+            (gives_up, Moment::NEVER)
         }
     };
     let mut delays = core.config.backoff.delays(hold.number);
@@ -218,8 +219,8 @@ async fn send(
     if let Some(writing) = writing {
         writing.sent(&pending);
     }
-    let outcome = pending.until(core.config.command_timeout, last).await;
-    let answer = match outcome {
+    let limit = core.config.command_timeout;
+    let answer = match pending.heard_until(core.now(), limit, last).await {
         Err(failure) if failure.is_transient() => return Ok(Some(failure)),
         outcome => outcome?,
     };
