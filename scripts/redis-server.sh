@@ -24,20 +24,23 @@ if [ "$(id -u)" -ne 0 ]; then
     $sudo true 2>/dev/null || missing "it takes root, or sudo without a password, to install it"
 fi
 
-# The package would start a server of its own on the standard port, which nobody asked for.
 policy=/usr/sbin/policy-rc.d
 made_policy=
-if [ ! -e "$policy" ]; then
-    made_policy=yes
-    printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
-    $sudo chmod 755 "$policy"
-fi
 log=$(mktemp)
 cleanup() {
     rm -f "$log"
     [ -z "$made_policy" ] || $sudo rm -f "$policy"
 }
 trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# The package would start a server of its own on the standard port, which nobody asked for.
+if [ ! -e "$policy" ]; then
+    made_policy=yes
+    printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+    $sudo chmod 755 "$policy"
+fi
 
 echo "installing redis-server by apt-get" >&2
 install="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends"
