@@ -22,15 +22,16 @@ passed() {
     awk '/^test result:/ { passed += $4; failed += $6 } END { printf failed ? "%d passed, %d failed" : "%d passed", passed, failed }' "$log"
 }
 
-# The summary of a campaign, in a line.
+# The summary of a campaign, in a line: in `summary`, since a function whose output is taken cannot set `failed`.
 campaign() {
-    [ "$chaos" -gt 0 ] || { echo "–"; return; }
+    summary="–"
+    [ "$chaos" -gt 0 ] || return 0
     if CHAOS_SECONDS=$chaos "${CARGO_TARGET_DIR:-target}/release/chaos" >"$log" 2>&1; then
-        awk '/faults/ && !faults { faults = $0 } END { print faults ? faults : "no violation" }' "$log" | tr -s ' '
+        summary=$(awk '/faults/ && !faults { faults = $0 } END { print faults ? faults : "no violation" }' "$log" | tr -s ' ')
     else
         failed=yes
         cat "$log" >&2
-        echo "FAILED"
+        summary=FAILED
     fi
 }
 
@@ -55,7 +56,8 @@ for name in "$@"; do
         cat "$log" >&2
     fi
     tests=$(passed)
-    echo "| $version | $tests | $(campaign) |" >>"$table"
+    campaign
+    echo "| $version | $tests | $summary |" >>"$table"
     tail -n 1 "$table" >&2
 done
 
