@@ -12,7 +12,7 @@ INTEROP_SECONDS ?= 60
 
 with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
 
-target = $${CARGO_TARGET_DIR:-target}
+target = "$${CARGO_TARGET_DIR:-target}"
 # In one go, so that both stand on one build of what they depend on.
 release = $(CARGO) build --quiet --release --package watchlock-worker --package $(1) --bin worker --bin $(2)
 

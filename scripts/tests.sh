@@ -100,7 +100,7 @@ simulation=$(
 )
 part "to build the simulation"
 run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}"
-for program in ${simulation:?it was not built}; do
+echo "${simulation:?it was not built}" | while read -r program; do
     run "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
 done
 # They do not run beside the suites. Those have leases of less than a second, and a machine whose processors are all busy
