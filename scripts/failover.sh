@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- redis-7.0 valkey-8.1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 failed=
 for name in "$@"; do
     REDIS_SERVER=$(scripts/servers.sh "$name")

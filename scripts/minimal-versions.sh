@@ -13,6 +13,8 @@ mkdir -p "$target/minimal"
 target=$(cd "$target/minimal" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 scripts/package.sh unpack "$folder"
 cd "$folder"
 rm -f Cargo.lock

@@ -6,12 +6,13 @@ cd "$(dirname "$0")/.."
 
 home=$(mktemp -d)
 servers=
+job=
 
 cleanup() {
     status=$?
     trap - EXIT
-    for server in $servers; do
-        kill "$server" 2>/dev/null || true
+    for process in $servers $job; do
+        kill "$process" 2>/dev/null || true
     done
     rm -rf "$home"
     exit "$status"

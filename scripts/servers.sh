@@ -98,6 +98,8 @@ if [ ! -x "$server" ]; then
     new=$(mktemp -d "$servers/.$name.XXXXXX")
     log=$(mktemp)
     trap 'rm -rf "$new" "$log"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
     install >&2
     # Another run may have been quicker.
     mv -T "$new" "$servers/$name" 2>/dev/null || [ -x "$server" ] || missing "$servers cannot be written"

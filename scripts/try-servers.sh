@@ -15,6 +15,8 @@ document=docs/deployments.md
 log=$(mktemp)
 table=$(mktemp)
 trap 'rm -f "$log" "$table"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 failed=
 
 # The results of all suites in cargo's output, as one number.

@@ -6,13 +6,17 @@ server=$("$(dirname "$0")/redis-server.sh")
 folder=$(mktemp -d)
 all=
 cleanup() {
-    trap - EXIT INT TERM
+    status=$?
+    trap - EXIT
     # shellcheck disable=SC2086 # process ids are words
     [ -z "$all" ] || kill $all 2>/dev/null || true
     wait
     rm -rf "$folder"
+    exit "$status"
 }
-trap cleanup EXIT INT TERM
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 # start PORT ARGUMENT...: a server in the folder of its port
 start() {

@@ -115,7 +115,7 @@ async fn cluster_takes_locks_at_several_nodes() {
     assert!(cluster.keys().await.is_empty());
 }
 
-/// It prints where the cluster is, and ends with its processes.
+/// It prints where the cluster is, and ends with its servers, here when its terminal is closed.
 #[tokio::test]
 async fn the_script_for_it_starts_a_cluster() {
     let first = 12_000 + std::process::id() % 9_000;
@@ -126,7 +126,7 @@ async fn the_script_for_it_starts_a_cluster() {
         let guard = client.get_lock(name).lock().await.expect("a lock");
         guard.unlock().await.expect("it is given back");
     }
-    ends(script).await;
+    ends(script, "-HUP", &urls).await;
 }
 
 /// A script that starts servers, and the addresses that it prints.
@@ -142,12 +142,18 @@ async fn started(script: &str, first: u32) -> (Child, String) {
     (script, urls.to_owned())
 }
 
-async fn ends(mut script: Child) {
+/// A signal ends the script and its servers.
+async fn ends(mut script: Child, signal: &str, urls: &str) {
     let pid = script.id().expect("it runs").to_string();
-    let killed = Command::new("kill").arg(pid).status().await;
+    let killed = Command::new("kill").args([signal, &pid]).status().await;
     assert!(killed.expect("kill runs").success());
     let ended = tokio::time::timeout(LONG, script.wait()).await;
     ended.expect("it ends").expect("a status");
+    for url in urls.split(' ') {
+        let address = url.trim_start_matches("redis://").trim_end_matches('/');
+        let there = tokio::net::TcpStream::connect(address).await;
+        assert!(there.is_err(), "{signal} leaves a server at {url}");
+    }
 }
 
 async fn by_sentinels(name: &str, deployment: &SentinelDeployment) -> Output {
@@ -202,7 +208,7 @@ async fn the_script_for_both_starts_sentinels() {
     let client = client.await.expect("a client");
     let guard = client.get_lock("a").lock().await.expect("a lock");
     guard.unlock().await.expect("it is given back");
-    ends(script).await;
+    ends(script, "-INT", &urls).await;
 }
 
 #[tokio::test]
