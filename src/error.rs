@@ -117,7 +117,8 @@ pub enum Error {
         bytes: usize,
     },
     /// In a cluster all keys of a lock must be in one slot. Those of this name are not, because it has braces without text
-    /// between the first `{` and the next `}`. Outside a cluster the name is valid.
+    /// between the first `{` and the next `}`; or, for a [latch](crate::CountDownLatch), any braces. Outside a cluster the
+    /// name is valid.
     #[error("{}its keys would be in different cluster slots", about(lock.as_deref()))]
     #[non_exhaustive]
     CrossSlot {

@@ -157,7 +157,7 @@ async fn look_for_gaps(
         core.lacks("TIME");
         log(|| {
             tracing::warn!(
-                "the server does not know TIME: fair, read/write and fenced locks do not work there, the others do"
+                "the server does not know TIME: only plain, spin and simple locks work there"
             );
         });
     }

@@ -128,7 +128,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As [`count`](Self::count). After [`Error::Unavailable`] it has counted once or not at all, and another call may be the
+    /// As [`count`](Self::count); [`Error::Unsupported`]. After [`Error::Unavailable`] it has counted once or not at all, and another call may be the
     /// second count of the same task.
     ///
     /// # Cancel safety

@@ -141,8 +141,9 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`]; [`Error::InvalidCount`] when [`with_permits`](Self::with_permits) was out of range;
-    /// [`Error::WrongType`] when the keys are not those of a semaphore of this kind; [`Error::Denied`]; [`Error::Closed`];
+    /// [`Error::InvalidName`]; [`Error::CrossSlot`] in a cluster; [`Error::InvalidCount`] when
+    /// [`with_permits`](Self::with_permits) was out of range; [`Error::WrongType`] when the keys are not those of a
+    /// semaphore; [`Error::Denied`]; [`Error::Unsupported`]; [`Error::Closed`];
     /// [`Error::Unavailable`] or [`Error::Refused`] when Redis was unreachable or refused for `unavailable_after` (5 s unless
     /// set); [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
     ///
@@ -252,9 +253,9 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`]; [`Error::WrongType`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`],
-    /// [`Error::Closed`] of the command; [`Error::Config`] with [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a
-    /// tokio runtime.
+    /// [`Error::InvalidName`]; [`Error::CrossSlot`] in a cluster; [`Error::WrongType`]; [`Error::Unavailable`],
+    /// [`Error::Refused`], [`Error::Denied`], [`Error::Closed`] of the command; [`Error::Config`] with
+    /// [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///

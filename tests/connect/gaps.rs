@@ -49,6 +49,18 @@ async fn without_time_the_kinds_that_need_it_are_refused_and_nothing_is_taken() 
             "{text}"
         );
     }
+    let permit = soon(client.get_semaphore("s").with_permits(1).acquire()).await;
+    let count = soon(client.get_count_down_latch("l").count_down()).await;
+    for error in [permit.map(drop).unwrap_err(), count.map(drop).unwrap_err()] {
+        let is_refused = matches!(
+            error,
+            Error::Unsupported {
+                command: "TIME",
+                ..
+            }
+        );
+        assert!(is_refused, "{error:?}");
+    }
     assert!(server.keys().await.is_empty());
 }
 
