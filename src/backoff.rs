@@ -115,7 +115,7 @@ impl Delays {
         self.next = self.backoff.base;
     }
 
-    /// A delay that is shorter than all others, for a state that changes soon. The next delay is the first again.
+    /// A delay that is no longer than any other, for a state that changes soon. The next delay is the first again.
     pub(crate) fn shortest(&mut self) -> Duration {
         self.reset();
         if self.backoff.jitter {

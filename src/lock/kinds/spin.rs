@@ -31,9 +31,9 @@ impl LockKind for Spin {
 /// [`ReentrantLock`](crate::ReentrantLock) of that name, but waits differently: it does not subscribe. It tries again after
 /// the delays of a [`Backoff`], by default 1 ms, 2 ms, … up to 128 ms, each random from its upper half, and when the
 /// holder's lease ends. While the lock changes hands, which a later end of the lease shows, it tries after a quarter of
-/// the first delay: a client whose tasks take the lock in turn leaves it free for a millisecond in twenty-one. In one client
-/// only the first waiter tries, and a release of this client lets the next one in at once. Its release wakes subscribers
-/// like any other.
+/// the first delay (without jitter, all of it): a client whose tasks take the lock in turn leaves it free for a millisecond
+/// in twenty-one. In one client only the first waiter tries, and a release of this client lets the next one in at once. Its
+/// release wakes subscribers like any other.
 ///
 /// Use it for locks that are held so briefly that a subscription costs more than it saves, or where pub/sub is not
 /// allowed. Each try is a command. Between clients the order is not first come first served.

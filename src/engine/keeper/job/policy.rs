@@ -10,9 +10,9 @@
 //!    without one queues behind it, rule 2 (no later than the cap) holds, too.
 //! 6. That pace does not slow down while the lock changes hands. A lease that ends later than Redis said before shows
 //!    that: the lock was released and acquired again, or renewed. For [`RESTLESS`] from then on, tries come after a
-//!    quarter of the first delay: timers count milliseconds, and with the time of an answer a try must not take two. A
-//!    client that passes the lock on inside leaves it free for only a [moment](crate::engine::gate::succession), which
-//!    a slow poll would meet by luck.
+//!    quarter of the first delay, or after all of it if the backoff has no jitter: timers count milliseconds, and with the
+//!    time of an answer a try must not take two. A client that passes the lock on inside leaves it free for only a
+//!    [moment](crate::engine::gate::succession), which a slow poll would meet by luck.
 
 use std::time::Duration;
 
