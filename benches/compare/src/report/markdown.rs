@@ -38,7 +38,7 @@ pub(super) fn render(roster: &Roster, findings: &Findings) -> String {
 fn introduction() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!(
-        "Written by `make bench`, on {cores} cores with `{}`. Figures are medians over interleaved rounds. \
+        "Written by `make bench`, on {cores} cores with `{}`. Most figures are medians over interleaved rounds. \
          Ratios are taken round by round, so they depend less on the machine. Each measurement is a process of its \
          own, on a server that does nothing else.",
         RedisServer::version()

@@ -151,7 +151,8 @@ const QUESTIONS: [Question; 13] = [
     },
     Question {
         title: "What does a cluster cost?",
-        note: "Pairs per second; raw: the same scripts, sent to the right node without a library.",
+        note: "Pairs per second, the best of 15 rounds, and the median of their ratios; raw: the same scripts \
+               without a library.",
         table: "Cluster: lock and unlock",
         rows: &[],
         columns: &[],
