@@ -209,7 +209,8 @@ impl Redis {
         }
     }
 
-    /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone.
+    /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone. So a `try_lock` that waits for a busy
+    /// lock waits until then, too: run it in a task, and advance meanwhile.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -235,8 +236,9 @@ impl Redis {
         self.driver.go_on();
     }
 
-    /// Takes the lock for somebody else. The value releases it when it is dropped. `name` is the key in Redis, with the
-    /// clients' prefix.
+    /// Takes the plain lock for somebody else, which keeps callers of the plain, fenced, spin and fair lock of that name out.
+    /// To the other kinds it is a key of another kind ([`Error::WrongType`]). The value releases it when it is dropped.
+    /// `name` is the key in Redis, with the clients' prefix.
     ///
     /// # Panics
     /// If somebody holds the lock.
@@ -311,7 +313,8 @@ impl Redis {
         self.ask(|state| state.freeze(false));
     }
 
-    /// Lets something go wrong with the next command that any client sends. Each call is for one more command.
+    /// Lets something go wrong with the next command that any client sends. Each call is for one more command; a restart
+    /// forgets those that are left.
     ///
     /// What a client sends for its connection does not count: `HELLO`, `PING`, `SUBSCRIBE`, `SCRIPT` and the like; nor
     /// does a script that this Redis does not know yet, which the client sends again with its text.
