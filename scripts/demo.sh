@@ -4,6 +4,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# For the quorum, also beside a REDIS_URL.
+REDIS_SERVER=$(scripts/redis-server.sh)
+export REDIS_SERVER
 CARGO=${CARGO:-cargo}
 # In one go, so that both stand on one build of what they depend on.
 build="$CARGO build --quiet --package watchlock-demo --package watchlock-worker"

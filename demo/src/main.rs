@@ -18,8 +18,10 @@ mod quorum;
 mod stage;
 mod watchdog;
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::process::ExitCode;
 
+use futures_util::FutureExt;
 use stage::{Row, Stage};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -51,9 +53,14 @@ async fn main() -> ExitCode {
 /// All scenes in their order; whether every number was right.
 async fn all_scenes(url: &str) -> Result<bool> {
     let stage = Stage::set(url).await?;
-    let seen = scenes(&stage).await;
-    let mut rows = seen?;
-    rows.push(stage.clear().await?);
+    let seen = tokio::select! {
+        seen = AssertUnwindSafe(scenes(&stage)).catch_unwind() => seen,
+        _ = tokio::signal::ctrl_c() => Ok(Err("it was interrupted".into())),
+    };
+    // Whatever became of the scenes: the server may be somebody's.
+    let cleared = stage.clear().await;
+    let mut rows = seen.unwrap_or_else(|panic| resume_unwind(panic))?;
+    rows.push(cleared?);
     println!("\n{}", stage::table(&rows));
     let wrong = rows.iter().filter(|row| !row.right).count();
     println!("{} of {} numbers are right", rows.len() - wrong, rows.len());
