@@ -365,28 +365,28 @@ async fn a_crowd_that_enters_again_far_away_is_not_told_that_the_server_is_silen
 /// Over a slow link. Confirmations come all the time, and the last one long after a command time-out.
 #[tokio::test]
 async fn a_crowd_subscribes_once_each_however_long_that_takes() {
-    const SOME: u64 = 300;
+    const SOME: usize = 300;
     let _alone = alone().await;
     let server = RedisServer::start();
-    strangers(&server, SOME as usize).await;
+    strangers(&server, SOME).await;
     let proxy = Proxy::to(&server);
-    for place in 1..=SOME {
-        let slow = proxy.inject(Fault::DelayReply(ms(4 * place)));
+    for place in 1..=SOME as u64 {
+        let slow = proxy.inject(Fault::DelayReply(ms(8 * place)));
         slow.on(Match::command("SUBSCRIBE")).nth(place).arm();
     }
     let subscribed = proxy.count(Match::command("SUBSCRIBE"));
     let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
     let client = Client::builder(&proxy.url()).backoff(minute);
-    let client = client.command_timeout(ms(300)).connect().await.unwrap();
+    let client = client.command_timeout(ms(600)).connect().await.unwrap();
     let before = scripts(&server).await;
-    let waiting = crowd(&client, SOME as usize);
+    let waiting = crowd(&client, SOME);
     // The caller's try, and the one behind the confirmation.
     eventually("each listens", LONG, async || {
         assert!(!client.stats().polling, "after {}", subscribed.seen());
-        scripts(&server).await - before >= 2 * SOME
+        scripts(&server).await - before >= 2 * SOME as u64
     })
     .await;
-    assert_eq!(subscribed.seen(), SOME);
+    assert_eq!(subscribed.seen(), SOME as u64);
     for waiter in waiting {
         waiter.abort();
     }

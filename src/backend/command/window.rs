@@ -3,9 +3,10 @@
 //! 1. At most [`MOST`] commands are on a connection and unanswered. redis-rs has room for 1 024, and a command that waits
 //!    for that room may run at any time. A command that waits here was certainly not sent.
 //! 2. A new connection has [`FIRST`] places, and one more for each answer. If it never answers, few commands have an
-//!    unknown outcome. An answer that took half of a command time-out takes a place away. A server that others keep busy
-//!    would not answer all that is on the connection in time; it would get that again, and have ever more to do. Far
-//!    away, an answer may take twice as long as the fastest one.
+//!    unknown outcome. An answer that took a quarter of a command time-out longer than the fastest one takes a place away,
+//!    and from then on the number grows by one for all of them. A server that others keep busy would not answer all that is
+//!    on the connection in time; it would get that again, and have ever more to do. Where so few places as at first are
+//!    too many, the server is far away by now: that answer counts as the fastest.
 //! 3. Queued commands are submitted by [`Turn`], and in the order of arrival within a turn.
 //! 4. A place is given back by the answer, whether or not anybody still waits for it; while places are not scarce, only
 //!    when somebody polls the command.
@@ -24,6 +25,10 @@ use scopeguard::defer;
 
 use crate::backend::failure::Failure;
 use crate::script::Turn;
+
+fn in_nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// How many commands may be on a connection: fewer than redis-rs queues, so that a ping has room beside them.
 const MOST: u16 = 768;
@@ -56,8 +61,10 @@ pub(super) struct Window {
     places: AtomicU64,
     /// How long the fastest answer on this connection took, in nanoseconds.
     fastest: AtomicU64,
-    /// From when on an answer is slow, wherever the server is.
-    slow: Duration,
+    /// How much longer than the fastest one a slow answer takes, in nanoseconds.
+    slower: u64,
+    /// Whether each answer adds a place.
+    grows_fast: AtomicBool,
     /// Whether its connection is in doubt, so that nobody gets a place.
     paused: AtomicBool,
     /// How many commands that are not about holds may still get a place (rule 6); the maximum without a limit.
@@ -121,7 +128,8 @@ impl Window {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
             fastest: AtomicU64::new(u64::MAX),
-            slow: command_timeout / 2,
+            slower: in_nanos(command_timeout / 4),
+            grows_fast: AtomicBool::new(true),
             paused: AtomicBool::new(false),
             others: AtomicUsize::new(usize::MAX),
             count: AtomicUsize::new(0),
@@ -142,8 +150,7 @@ impl Window {
             all: FIRST,
             free: FIRST,
         };
-        // Relaxed, as where it is read: a number that stands for itself.
-        self.fastest.store(u64::MAX, Ordering::Relaxed);
+        self.begin_with(u64::MAX);
         self.places.store(places.packed(), Ordering::SeqCst);
         self.go_on();
     }
@@ -230,16 +237,18 @@ impl Window {
     /// Gives a place back. `took`: how long the answer took, if there was one. The caller must [admit](Self::admit)
     /// afterwards.
     pub(super) fn leave(&self, place: Place, took: Option<Duration>) {
-        let is_slow = took.map(|took| {
-            let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-            let fastest = self.fastest.fetch_min(nanos, Ordering::Relaxed).min(nanos);
-            took >= self.slow && nanos / 2 >= fastest
-        });
+        let now = Places::of(self.places.load(Ordering::SeqCst));
+        if now.connection != place.connection {
+            return;
+        }
+        let is_slow = took.map(|took| self.is_slow(took, now.all));
+        let grows = is_slow == Some(false)
+            && (self.grows_fast.load(Ordering::Relaxed) || fastrand::u16(..now.all) == 0);
         self.change(|places| {
             let all = match is_slow {
-                None => places.all,
-                Some(false) => (places.all + 1).min(MOST),
+                Some(false) if grows => (places.all + 1).min(MOST),
                 Some(true) => (places.all - 1).max(FIRST),
+                _ => places.all,
             };
             let free = places.free + 1 + all - places.all;
             (places.connection == place.connection).then_some(Places {
@@ -248,6 +257,27 @@ impl Window {
                 ..places
             })
         });
+    }
+
+    /// Whether an answer took too long on a connection with so many places.
+    fn is_slow(&self, took: Duration, all: u16) -> bool {
+        // Relaxed: numbers that stand for themselves, and a few answers more or less count little.
+        let took = in_nanos(took);
+        let fastest = self.fastest.fetch_min(took, Ordering::Relaxed).min(took);
+        if took < fastest.saturating_add(self.slower) {
+            return false;
+        }
+        if all == FIRST {
+            self.begin_with(took);
+        } else {
+            self.grows_fast.store(false, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn begin_with(&self, fastest: u64) {
+        self.fastest.store(fastest, Ordering::Relaxed);
+        self.grows_fast.store(true, Ordering::Relaxed);
     }
 
     /// Whether more than half of the places are taken. Up to that many commands may keep theirs although they are answered.
