@@ -406,11 +406,20 @@ impl Core {
         } else {
             let (first, reads) = self.at(names, self.now(), |gate, effects| {
                 let reads = gate.reads_of(hold);
+                let mut is_left = false;
                 for read in &reads {
                     effects.change(read, |state| state.lose(reason));
+                    let ends = effects.change(read, |state| state.lease_ends());
+                    is_left |= read.is_abandoned() && effects.now < ends;
                 }
                 gate.vacate(hold);
-                (effects.release(hold), reads)
+                let first = if is_left && reason == LostReason::Expired {
+                    // What was left to its lease ends with it: no release is sent.
+                    effects.change(hold, HoldState::claim_release)
+                } else {
+                    effects.release(hold)
+                };
+                (first, reads)
             });
             for read in &reads {
                 self.schedule.forget(read);

@@ -300,6 +300,28 @@ async fn a_read_level_that_was_left_to_its_lease_keeps_writers_out_to_the_end_of
     clean(&server).await;
 }
 
+/// Nobody has it any more, so nobody can lose it.
+#[tokio::test]
+async fn a_read_level_that_was_left_to_its_lease_keeps_writers_out_through_an_outage() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url())
+        .watchdog_lease(ms(1_000))
+        .command_timeout(ms(800));
+    let client = builder.connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock().await.unwrap();
+    let left = read.lock_with_lease(Duration::from_secs(3_600)).await;
+    left.unwrap().let_expire().unwrap();
+    server.freeze();
+    assert_eq!(soon(reading.lost()).await, LostReason::Expired);
+    server.resume();
+    let write = connect(&server).await.get_read_write_lock("x").write_lock();
+    let early = write.try_lock(ms(700), Lease::Watchdog).await.unwrap();
+    assert!(early.is_none(), "its lease is not over");
+    assert!(server.pttl("x").await > 3_500_000);
+    drop(reading);
+}
+
 #[tokio::test]
 async fn a_read_begun_under_its_own_write_during_a_shutdown_ends_in_order() {
     let server = RedisServer::start();
