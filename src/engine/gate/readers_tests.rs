@@ -239,10 +239,8 @@ fn who_reads_leaves_a_read_that_nobody_has() {
     let left = made.gate.reads().find(|read| read.is_abandoned());
     let left = Arc::clone(left.unwrap());
     assert!(is_in(&made.rest.looks, &left) && !Arc::ptr_eq(&left, &made.read));
-    assert_eq!(
-        left.with(|state| state.valid_until()),
-        LEASE.term(at(0)).valid_until
-    );
+    let lasts_until = left.with(|state| state.valid_until());
+    assert_eq!(lasts_until, LEASE.term(at(0)).ends_at, "its whole lease");
     // While anybody has one, the client that ends gives the hold back.
     made.with(at(5), Gate::leave_abandoned_reads);
     assert_eq!(made.hold.phase(), Phase::Held);

@@ -30,8 +30,8 @@ impl ChildState {
     pub(super) fn or(self, watched: Self) -> Self {
         match (self, watched) {
             (Self::Valid(fixed), Self::Valid(watched)) => Self::Valid(fixed.max(watched)),
-            (state @ Self::Valid(_), _) | (_, state @ Self::Valid(_)) => state,
-            (_, state @ Self::Lost(_)) | (state @ Self::Lost(_), _) => state,
+            (Self::Valid(_), _) | (Self::Lost(_), Self::Over | Self::Absent) => self,
+            (_, Self::Valid(_) | Self::Lost(_)) => watched,
             (Self::Over, _) | (_, Self::Over) => Self::Over,
             (Self::Absent, Self::Absent) => Self::Absent,
         }
