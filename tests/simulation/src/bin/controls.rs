@@ -74,7 +74,7 @@ const CONTROLS: [Control; 33] = [
     control(
         "a release gives back its own hold only",
         "lua/simple/release.lua",
-        "if redis.call('GET', lock) ~= hold_id then return -5 end",
+        "if holder ~= hold_id then return -5 end",
         "",
     ),
     control(
