@@ -188,8 +188,8 @@ const CONTROLS: [Control; 33] = [
     control(
         "a lost hold gives nothing back",
         "lua/lock/release.lua",
-        "if redis.call('HDEL', lock, hold_id) == 0 then return -5 end",
-        "redis.call('DEL', lock)",
+        "local held = redis.pcall(count == '0' and 'HDEL' or 'HEXISTS', lock, hold_id)",
+        "local held = count == '0' and redis.call('DEL', lock) + 1 or redis.pcall('HEXISTS', lock, hold_id)",
     ),
     control(
         "a reader's own timeout is kept",
