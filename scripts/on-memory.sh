@@ -17,6 +17,7 @@ masterdown_is_waited_for | it is no replica of another server
 f12_a_key_that_is_no_lock_is_reported_by_every_verb_and_left_alone | a key of this test is a stream, and it has none
 f12_a_key_that_is_no_lock_has_no_holders | the same
 verify_finds_strangers_and_other_types | the same
+a_hold_whose_key_has_another_type_is_lost_for_every_call | the same
 misconf_is_refused_and_passes | it has no disk that could fail
 "
 
