@@ -52,7 +52,7 @@ async fn scripts(server: &RedisServer) -> u64 {
 async fn a_crowd_costs_two_scripts_a_lock_and_no_connection() {
     let _alone = alone().await;
     let server = RedisServer::start();
-    let client = Client::builder(&server.url()).command_timeout(ms(500));
+    let client = Client::builder(&server.url()).command_timeout(ms(250));
     let client = client.connect().await.unwrap();
     connect_all(&server, &client).await;
     let connected = server.info("stats", "total_connections_received").await;

@@ -334,8 +334,8 @@ impl AckWorker {
         }
     }
 
-    /// Asks what can be told without replicas, which it would wait for in vain: for acquires whether others have their
-    /// locks, and whether holds are there. None if the connection is broken.
+    /// Asks what needs no replica: whether others have the locks that acquires want, and whether holds are there. None if
+    /// the connection is broken.
     async fn look(
         &self,
         mut connected: Connected,
