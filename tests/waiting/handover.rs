@@ -83,14 +83,17 @@ impl Line {
         }
     }
 
-    /// Delays the answer to the next release, which takes effect long before it. Returns how many holds were started so
-    /// far.
-    async fn answer_the_release_late(&self) -> u64 {
-        let late = Fault::DelayReply(ms(700));
-        let on = Match::script(RELEASE).and(Match::key("line"));
-        self.proxy.inject(late).on(on).arm();
-        self.server.calls_of("hset").await
+    /// Keeps all replies back until the proxy is healed. Returns how many holds were started so far.
+    async fn hold_replies(&self) -> u64 {
+        let tries = self.server.calls_of("hset").await;
+        self.proxy.hold(Direction::Replies);
+        tries
     }
+}
+
+/// With it, nothing times out while replies are kept back.
+fn patient(builder: ClientBuilder) -> ClientBuilder {
+    builder.command_timeout(Duration::from_secs(60))
 }
 
 async fn one_more_than(tries: u64, server: &RedisServer) {
@@ -102,11 +105,12 @@ async fn one_more_than(tries: u64, server: &RedisServer) {
 
 #[tokio::test]
 async fn a_client_hands_a_lock_over_in_one_round_trip() {
-    let mut line = Line::of(1).await;
-    let tries = line.answer_the_release_late().await;
+    let mut line = Line::by(1, patient).await;
+    let tries = line.hold_replies().await;
     let unlocking = tokio::spawn(line.guard.unlock());
     one_more_than(tries, &line.server).await;
     assert!(!unlocking.is_finished(), "nobody has heard of the release");
+    line.proxy.heal();
     soon(unlocking).await.unwrap().unwrap();
     let next = soon(line.waiters.next().unwrap()).await.unwrap().unwrap();
     next.unlock().await.unwrap();
@@ -163,12 +167,13 @@ async fn i5_a_hand_over_whose_commands_or_replies_are_lost_completes() {
 
 #[tokio::test]
 async fn a_dropped_guard_hands_over_as_well() {
-    let mut line = Line::of(1).await;
-    let tries = line.answer_the_release_late().await;
+    let mut line = Line::by(1, patient).await;
+    let tries = line.hold_replies().await;
     drop(line.guard);
     one_more_than(tries, &line.server).await;
     let waiter = line.waiters.next().unwrap();
     assert!(!waiter.is_finished(), "nobody has heard of the release");
+    line.proxy.heal();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
     drop(line.lock);
     clean(&line.server).await;
@@ -346,7 +351,6 @@ async fn a_try_sent_along_has_the_seat_before_any_newcomer() {
 /// It got the lock and was forced out before it heard of either, so it tries again.
 #[tokio::test]
 async fn a_try_that_was_sent_along_and_forced_out_is_made_again() {
-    let patient = |builder: ClientBuilder| builder.command_timeout(Duration::from_secs(60));
     let mut line = Line::by(1, patient).await;
     // Replies come in order: that of the try after this one.
     let late = Fault::DelayReply(ms(3_000));

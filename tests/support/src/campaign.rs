@@ -267,6 +267,8 @@ async fn round(ground: &Arc<Ground>, of: &Campaign, number: u32, time: Duration)
         kinds::names_of_locks(of.names, &of.kinds),
         weather.watch(),
     ));
+    let (clock, watch) = (Arc::clone(ground), weather.watch());
+    nemesis.spawn_blocking(move || quiet::watch_the_clock(&clock, &watch));
     weather.change_for(time).await;
     while let Some(ended) = nemesis.join_next().await {
         ended.expect("the nemesis does not panic");

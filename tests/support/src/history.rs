@@ -67,7 +67,9 @@ pub enum Scope {
     /// Every client: a fault of the server.
     All,
     /// Every client: a server did not answer for so long. If a fault of a server is recorded for that time, it was the
-    /// cause; otherwise the machine stood still, and whatever is due by the clock may be late by as much.
+    /// cause; otherwise whatever is due by the clock may be late by as much.
+    Answer,
+    /// Every client: the machine stood still, and whatever is due by the clock may be late by as much.
     Machine,
     /// One client: a fault of its process or its link.
     Client(u32),

@@ -204,10 +204,10 @@ impl Ground {
         });
     }
 
-    /// Records that the server did not answer at once.
-    pub(super) fn stalled(&self, from: Nanos) {
+    /// Records that the server did not answer at once, or the machine stood still.
+    pub(super) fn stalled(&self, from: Nanos, scope: Scope) {
         self.stalls.fetch_add(1, Ordering::Relaxed);
-        self.disturbed("stall", from, 0, Scope::Machine);
+        self.disturbed("stall", from, 0, scope);
     }
 
     pub(super) fn count(&self, kind: &str) {

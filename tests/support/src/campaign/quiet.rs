@@ -10,7 +10,7 @@ use super::ground::Ground;
 use super::kinds::{PERMITS, semaphore_of};
 use super::weather::{Watch, Weather};
 use super::{Kind, Layout};
-use crate::history::{MS, Nanos, Record};
+use crate::history::{MS, Nanos, Record, Scope};
 use crate::now_ns;
 use crate::server::RedisServer;
 
@@ -25,14 +25,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STALL: Nanos = 60 * MS;
 
 /// Looks at the locks' keys while the campaign runs: none may be without TTL. An answer that takes long without a fault
-/// is a fault of the machine (a slow disk, no processor), and excuses like one.
+/// is a fault of the machine (a slow disk), and excuses like one.
 /// The number of a semaphore's free permits has none.
 pub(super) async fn sample(ground: Arc<Ground>, names: Vec<String>, weather: Watch) {
     for (turn, name) in names.iter().cycle().enumerate() {
         if weather.is_over() {
             return;
         }
-        let from = now_ns();
         sleep(LOOK_EVERY).await;
         let Ok(_calm) = ground.struck.try_read() else {
             continue;
@@ -46,10 +45,11 @@ pub(super) async fn sample(ground: Arc<Ground>, names: Vec<String>, weather: Wat
             };
             server.try_cmd(&command).await
         };
+        let asked = now_ns();
         let look = timeout(Duration::from_secs(3), look).await;
         let t = now_ns();
-        if t - from > STALL {
-            ground.stalled(from);
+        if t - asked > STALL {
+            ground.stalled(asked, Scope::Answer);
         }
         if let Ok(Ok(redis::Value::Int(ttl_ms))) = look {
             ground.recorder.push(Record::Sample {
@@ -57,6 +57,17 @@ pub(super) async fn sample(ground: Arc<Ground>, names: Vec<String>, weather: Wat
                 name: name.clone(),
                 ttl_ms,
             });
+        }
+    }
+}
+
+/// Looks whether the machine stands still while the campaign runs, which a thread that sleeps is the first to see.
+pub(super) fn watch_the_clock(ground: &Ground, weather: &Watch) {
+    while !weather.is_over() {
+        let from = now_ns();
+        std::thread::sleep(LOOK_EVERY);
+        if now_ns() - from > STALL {
+            ground.stalled(from, Scope::Machine);
         }
     }
 }

@@ -131,7 +131,7 @@ impl fmt::Display for Tally {
         writeln!(f, "{:<24} {:>10}", "operations", self.operations)?;
         writeln!(f, "{:<24} {:>10}", "holds", self.report.holds)?;
         writeln!(f, "{:<24} {:>10}", "holds lost", self.lost)?;
-        writeln!(f, "{:<24} {:>10}\n", "slow answers", self.stalls)?;
+        writeln!(f, "{:<24} {:>10}\n", "stalls", self.stalls)?;
         write!(f, "{}", self.report)?;
         if let Some(waited) = self.waited {
             let both = self.two_holders();

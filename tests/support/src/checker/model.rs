@@ -198,7 +198,7 @@ impl<'a> Model<'a> {
 
     fn note_surroundings(&mut self, records: &'a [Record]) {
         let mut frozen: HashMap<u32, Vec<Span>> = HashMap::new();
-        let (mut stalls, mut strikes) = (Vec::new(), Vec::new());
+        let (mut slow, mut stalls, mut strikes) = (Vec::new(), Vec::new(), Vec::new());
         for record in records {
             match record {
                 Record::Killed { t, client } => {
@@ -215,6 +215,7 @@ impl<'a> Model<'a> {
                 Record::Fault {
                     from, until, scope, ..
                 } => match scope {
+                    Scope::Answer => slow.push(Span::new(*from, *until)),
                     Scope::Machine => stalls.push(Span::new(*from, *until)),
                     Scope::All => strikes.push(Span::new(*from, *until)),
                     Scope::Client(_) => {}
@@ -230,7 +231,8 @@ impl<'a> Model<'a> {
         let merged = |(client, spans)| (client, Spans::of(spans));
         self.frozen = frozen.into_iter().map(merged).collect();
         let strikes = Spans::of(strikes);
-        stalls.retain(|stall| !strikes.hits(*stall));
+        slow.retain(|answer| !strikes.hits(*answer));
+        stalls.append(&mut slow);
         self.stalls = Spans::of(stalls);
     }
 
@@ -245,7 +247,7 @@ impl<'a> Model<'a> {
                 } => {
                     let span = Span::new(*from, *until).lengthened(recovery);
                     match scope {
-                        Scope::All | Scope::Machine => of_all.push(span),
+                        Scope::All | Scope::Answer | Scope::Machine => of_all.push(span),
                         Scope::Client(client) => own.entry(*client).or_default().push(span),
                     }
                 }

@@ -366,19 +366,22 @@ fn a_try_is_late_by_as_much_as_its_client_or_the_machine_stood_still() {
         let story = story.op((2, 0), try_lock(100), (10, until), Outcome::Busy);
         story.and(frozen).unlock(1, (2_000, 2_001), 0)
     };
-    tried(1_450, Scope::Machine).breaks(&[]);
-    tried(1_500, Scope::Machine).breaks(&[Invariant::I6]);
+    for scope in [Scope::Machine, Scope::Answer] {
+        tried(1_450, scope).breaks(&[]);
+        tried(1_500, scope).breaks(&[Invariant::I6]);
+    }
     tried(1_300, Scope::All).breaks(&[Invariant::I6]);
     tried(1_250, Scope::All).breaks(&[]);
     // A server that was stopped on purpose does not answer either.
-    let struck = |until, from| {
-        let story = story().lock(1, (0, 5), 1).fault(500, 800, Scope::Machine);
+    let struck = |until, scope, from| {
+        let story = story().lock(1, (0, 5), 1).fault(500, 800, scope);
         let story = story.fault(from, 810, Scope::All);
         let story = story.op((2, 0), try_lock(100), (10, until), Outcome::Busy);
         story.unlock(1, (2_000, 2_001), 0)
     };
-    struck(1_300, 790).breaks(&[Invariant::I6]);
-    struck(1_300, 805).breaks(&[]);
+    struck(1_300, Scope::Answer, 790).breaks(&[Invariant::I6]);
+    struck(1_300, Scope::Answer, 805).breaks(&[]);
+    struck(1_300, Scope::Machine, 790).breaks(&[]);
 }
 
 #[test]
