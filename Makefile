@@ -13,8 +13,13 @@ INTEROP_SECONDS ?= 60
 with_redis = REDIS_SERVER="$$(scripts/redis-server.sh)" && export REDIS_SERVER &&
 
 target = "$${CARGO_TARGET_DIR:-target}"
-# In one go, so that both stand on one build of what they depend on.
-release = $(CARGO) build --quiet --release --package watchlock-worker --package $(1) --bin worker --bin $(2)
+features = --features watchlock/tls,watchlock/metrics,watchlock/blocking
+# Optimized programs; in one go, so that both stand on one build of what they depend on. BUILD=debug takes those of the
+# tests instead: CI only sees that all is well.
+BUILD = release
+build_release = $(CARGO) build --quiet --release --package watchlock-worker --package $(1) --bin worker --bin $(2)
+build_debug = $(CARGO) build --quiet --workspace --exclude watchlock-simulation --bins $(features)
+build = $(call build_$(BUILD),$(1),$(2))
 
 # Tests mostly wait: two threads for each processor.
 threads = RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}
@@ -37,7 +42,7 @@ test: ## all tests, examples and documentation tests; names the ten slowest
 	@$(with_redis) scripts/tests.sh
 
 servers: ## what depends on the server, on each kind of server that can be installed (CHAOS_SECONDS); writes a table into the docs
-	@$(with_redis) $(call release,watchlock-support,chaos) && \
+	@$(with_redis) $(call build,watchlock-support,chaos) && \
 	export $(threads) && CHAOS_SECONDS=$(CHAOS_SECONDS) WRITE=1 scripts/try-servers.sh
 
 failover: ## what a lock survives when the master is killed, case by case, on two servers
@@ -61,8 +66,8 @@ interop: ## Java and Rust on one lock (INTEROP_SECONDS of faults; needs a JDK 17
 	INTEROP_SECONDS=$(INTEROP_SECONDS) $(CARGO) test --quiet --test campaign mixed
 
 chaos: ## faults at random and a check of the history afterwards (CHAOS_SECONDS, CHAOS_SEED)
-	@$(with_redis) $(call release,watchlock-support,chaos) && \
-	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/release/chaos
+	@$(with_redis) $(call build,watchlock-support,chaos) && \
+	CHAOS_SECONDS=$(CHAOS_SECONDS) $(target)/$(BUILD)/chaos
 
 simulate: ## whole clients in one thread under simulated time: SEEDS=FROM..UNTIL, or SECONDS of them; TRACE=1 shows all of a seed (WATCH=COMMAND with its answers), QUORUM=1 is on the servers of a quorum, PERMITS=1 has semaphores, REPLICA=1 a replica that takes over, SHRINK=1 makes what fails smaller, FAST=1 runs twice as fast and takes minutes to build
 	@$(simulate) run --quiet --release --package watchlock-simulation --bin simulate -- \
@@ -72,14 +77,14 @@ simulate-controls: ## switches off one rule after the other: each must be found 
 	@$(CARGO) run --quiet --release --package watchlock-simulation --bin controls -- $(CONTROLS)
 
 soak: ## the same for SOAK_MINUTES, with an eye on memory, files and threads
-	@$(with_redis) $(call release,watchlock-support,chaos) && \
+	@$(with_redis) $(call build,watchlock-support,chaos) && \
 	export SOAK_MINUTES=$(SOAK_MINUTES) && \
 	$(CARGO) test --quiet --release --test soak && \
-	$(target)/release/chaos
+	$(target)/$(BUILD)/chaos
 
 bench: ## speed against the floor, other crates and Redisson (BENCH_SECONDS; BENCH_QUICK=1 only sees that it runs)
-	@$(with_redis) $(call release,watchlock-compare,watchlock-compare) && \
-	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/release/watchlock-compare
+	@$(with_redis) $(call build,watchlock-compare,watchlock-compare) && \
+	BENCH_SECONDS=$(BENCH_SECONDS) $(target)/$(BUILD)/watchlock-compare
 
 bench-tools: ## what the command line and the metrics cost, in two minutes
 	@$(with_redis) $(CARGO) build --quiet --release --package watchlock-tools --package watchlock-cli && \
@@ -87,11 +92,11 @@ bench-tools: ## what the command line and the metrics cost, in two minutes
 
 lint: ## format and clippy; warnings are errors
 	@$(CARGO) fmt --all --check
-	@$(CARGO) clippy --quiet --workspace --all-targets --features watchlock/tls,watchlock/metrics,watchlock/blocking -- --deny warnings
+	@$(CARGO) clippy --quiet --workspace --all-targets $(features) -- --deny warnings
 	@$(CARGO) clippy --quiet -- --deny warnings
 
 doc: ## the documentation; warnings are errors
-	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace --features watchlock/tls,watchlock/metrics,watchlock/blocking
+	@RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --no-deps --workspace $(features)
 
 house: ## lines, types, imports, and the files that a lock() passes; `scripts/house.sh --list` names them
 	@scripts/house.sh

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs all tests, and prints the ten slowest at the end.
 #
-# Most tests wait most of their time, so suites (tests/NAME/main.rs) run four at a time, the longest first, and with them
-# the tests of the other crates. Those of ALONE need the processors for themselves, and follow. What a suite says is kept,
+# Most tests wait most of their time, so suites (tests/NAME/main.rs) run three at a time, the longest first, and with them
+# the tests of the other crates. The campaign takes a processor, so what mostly waits runs beside it. Those of ALONE need the processors for themselves, and follow. What a suite says is kept,
 # and shown when it fails, hangs or is ended; one that takes SUITE_MINUTES hangs, and its output names the test. Ends with
 # a non-zero status if anything failed.
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
 SUITE_MINUTES=${SUITE_MINUTES:-20}
 ALONE="locks scale keeper_death steward_death"
-LONGEST="campaign kinds observability interop cluster fair docs faults"
+LONGEST="campaign docs observability kinds fair faults interop cluster"
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}
 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0}
 CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
@@ -125,8 +125,8 @@ suites() {
     done
 }
 # shellcheck disable=SC2016 # for the inner shell
-suites | xargs -P 4 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
-part "suites, four at a time"
+suites | xargs -P 3 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
+part "suites, three at a time"
 for name in $ALONE; do
     # shellcheck disable=SC2086
     run "$name" $CARGO test --package watchlock $features --test "$name" --

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use redis::TlsCertificates;
 use watchlock::{Client, ClientBuilder, ConfigError, Error, Secrets, Tls};
 use watchlock_support::eventually;
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 use crate::alone;
 use crate::common::{LONG, clean, ms, soon, subscribed, try_once};
@@ -105,8 +105,7 @@ fn the_certificates_of_the_system() {
 /// The encrypted connections of this client have ended with it.
 async fn only_ours_is_left() {
     let plain = std::env::var("PLAIN_URL").expect("run by the_certificates_of_the_system");
-    let plain = redis::Client::open(plain).unwrap();
-    let mut plain = plain.get_multiplexed_async_connection().await.unwrap();
+    let mut plain = connection(&plain).await;
     eventually("the client's connections end", LONG, async || {
         let mut list = redis::cmd("CLIENT");
         let list: String = list.arg("LIST").query_async(&mut plain).await.unwrap();

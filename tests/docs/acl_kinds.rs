@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use watchlock::{Client, Error, Lease, Lock};
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 use crate::acl::documented_rights;
 use crate::common::script;
@@ -203,8 +203,7 @@ async fn what_a_fair_queue_needs_now_and_then_is_in_its_row() {
         let set = ["ACL", "SETUSER", "queue", "reset", "on", ">secret"];
         server.cmd(&[&set[..], &rights].concat()).await;
         let url = format!("redis://queue:secret@127.0.0.1:{}/", server.port());
-        let user = redis::Client::open(url).unwrap();
-        let mut user = user.get_multiplexed_async_connection().await.unwrap();
+        let mut user = connection(&url).await;
         let mut run = async |file: &str, args: &[&str]| {
             let mut call = redis::cmd("EVAL");
             call.arg(script(&format!("fair/{file}.lua")));
@@ -248,8 +247,7 @@ async fn what_a_waiting_writer_needs_now_and_then_is_in_its_row() {
         let set = ["ACL", "SETUSER", "writer", "reset", "on", ">secret"];
         server.cmd(&[&set[..], &rights].concat()).await;
         let url = format!("redis://writer:secret@127.0.0.1:{}/", server.port());
-        let user = redis::Client::open(url).unwrap();
-        let mut user = user.get_multiplexed_async_connection().await.unwrap();
+        let mut user = connection(&url).await;
         let mut run = async |file: &str, keys: &[&str], args: &[&str]| {
             let mut call = redis::cmd("EVAL");
             call.arg(script(&format!("rw/{file}.lua")));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 use crate::common::{both, script};
 use crate::{LINE, QUEUE, SCORES, WAITERS};
@@ -45,11 +45,10 @@ fn uuid(client: usize) -> String {
 impl World {
     async fn new(server: &RedisServer, seed: u64) -> Self {
         server.cmd(&["FLUSHALL"]).await;
-        let client = redis::Client::open(server.url()).unwrap();
         let files = ["acquire", "enqueue", "release", "vouch", "force_release"];
         let text = |file| script(&format!("fair/{file}.lua"));
         Self {
-            redis: client.get_multiplexed_async_connection().await.unwrap(),
+            redis: connection(&server.url()).await,
             scripts: files.into_iter().map(|file| (file, text(file))).collect(),
             random: fastrand::Rng::with_seed(seed),
             line: Vec::new(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use watchlock::{Error, Lease, LostReason};
 use watchlock_support::eventually;
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 use crate::common::{LONG, SHORT, ms, soon};
 use crate::scene::{MINUTE, Scene, takes_long_to_start, takes_no_master};
@@ -83,8 +83,7 @@ async fn busy_with_a_script_is_waited_for(kind: &'static Kind) {
         .start();
     let scene = Arc::new(Scene::on(kind, server, patient).await);
     let story = Story::begin(&scene).await;
-    let probe = redis::Client::open(scene.server.url()).unwrap();
-    let mut probe = probe.get_multiplexed_async_connection().await.unwrap();
+    let mut probe = connection(&scene.server.url()).await;
     let endless = tokio::spawn({
         let scene = Arc::clone(&scene);
         let script = "while true do redis.call('TIME') end";

@@ -1,7 +1,7 @@
 //! The fair lock's scripts: places in the queue, whose turn it is, repeats, refusals, short of memory.
 
 use redis::RedisResult;
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 use super::{CLIENT, LATER, MINE, both, code, is_wrong_type};
 use crate::common::script;
@@ -609,8 +609,7 @@ async fn i4_whichever_command_is_denied_no_key_is_left_without_a_ttl() {
         ];
         scene.server.cmd(&rights).await;
         let url = scene.server.url().replace("//", "//limited:pw@");
-        let client = redis::Client::open(url).unwrap();
-        let mut user = client.get_multiplexed_async_connection().await.unwrap();
+        let mut user = connection(&url).await;
         scene.acquire(STRANGER, "0").await;
         let steps: [(&str, &[&str]); 6] = [
             ("acquire", &[MINE, LEASE, "1"]),

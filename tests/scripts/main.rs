@@ -17,7 +17,7 @@ mod simple;
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 
 pub(crate) use crate::common::both;
 use crate::common::channel;
@@ -125,8 +125,7 @@ impl Scene {
         let call = [&rights[..], &keys[..], denied].concat();
         self.server.cmd(&call).await;
         let url = self.server.url().replace("//", "//limited:pw@");
-        let client = redis::Client::open(url).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        connection(&url).await
     }
 }
 

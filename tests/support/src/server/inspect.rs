@@ -74,19 +74,31 @@ impl Inspector {
     }
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(ANSWER_TIMEOUT));
-        let client = redis::Client::open(self.url.as_str())?;
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let mut connection = connect(&self.url).await?;
         let mut name = redis::cmd("CLIENT");
         name.arg("SETNAME").arg(NAME);
         // Refused while the server loads its data; a later connection gets the name.
         let _: Value = name.query_async(&mut connection).await?;
         Ok(connection)
     }
+}
+
+async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(ANSWER_TIMEOUT));
+    let client = redis::Client::open(url)?;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+/// A connection of a test's own, which outlasts a machine that stands still. That of redis-rs gives up after 500 ms.
+///
+/// # Panics
+/// If the server cannot be reached.
+pub async fn connection(url: &str) -> MultiplexedConnection {
+    connect(url).await.expect("a connection")
 }
 
 impl RedisServer {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-pub use inspect::ClientInfo;
+pub use inspect::{ClientInfo, connection};
 use options::Saves;
 pub use options::ServerOptions;
 

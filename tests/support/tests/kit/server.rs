@@ -4,15 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use watchlock_support::server::RedisServer;
+use watchlock_support::server::{RedisServer, connection};
 use watchlock_support::{eventually, process};
 
 const SOON: Duration = Duration::from_secs(10);
-
-async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(url).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
-}
 
 #[tokio::test]
 async fn a_server_is_private_and_can_be_looked_into() {
@@ -34,7 +29,7 @@ async fn a_server_is_private_and_can_be_looked_into() {
 async fn the_kits_own_connection_is_not_counted() {
     let server = RedisServer::start();
     assert_eq!(server.connections().await, 0);
-    let mut client = connect(&server.url()).await;
+    let mut client = connection(&server.url()).await;
     assert_eq!(server.connections().await, 1);
     server.reset_calls().await;
     let _: () = redis::cmd("SET")
@@ -149,13 +144,13 @@ async fn passwords_sockets_and_options() {
     let memory: (String, String) = server.query(&["CONFIG", "GET", "maxmemory"]).await;
     assert_eq!(memory.1, "20971520");
     let stranger = format!("redis://127.0.0.1:{}/", server.port());
-    let mut client = connect(&stranger).await;
+    let mut client = connection(&stranger).await;
     let refused = redis::cmd("PING")
         .query_async::<String>(&mut client)
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Some("NOAUTH"));
-    connect(&server.url()).await;
+    connection(&server.url()).await;
     assert!(server.socket_url().ends_with("redis.sock"));
 }
 
