@@ -6,20 +6,28 @@
 -- ARGV[1] count     - of permits
 -- ARGV[2] and on    - their ids
 --
--- Returns   -2 none of them ends any more; -5 a record is missing, and nothing changed
+-- Returns   -2 none of them ends any more; -5 a record is missing, also when a key has another type, and nothing changed
 -- Publishes nothing
 -- Repeat    changes nothing
 local free, taken, count = KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not count or #ARGV < 1 + count then return redis.error_reply('ERR permit ids are missing') end
 
-if not redis.call('GET', free) then
-  redis.call('ZCARD', taken) -- fails for a key of another type
-  redis.call('DEL', taken) -- without a number they are records of nothing
+-- False when there is nothing, nil when the key has another type.
+local function read(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' then return reply end
+  if string.find(reply.err, 'WRONGTYPE') then return nil end
+  return redis.call(...) -- fails again
+end
+local number = read('GET', free)
+if not number then
+  -- Without a number they are records of nothing.
+  if number == false and read('ZCARD', taken) then redis.call('DEL', taken) end
   return -5
 end
 local scores = {}
 for i = 2, 1 + count do
-  local ends = redis.call('ZSCORE', taken, ARGV[i])
+  local ends = read('ZSCORE', taken, ARGV[i])
   if not ends then return -5 end
   scores[#scores + 1] = string.format('%.0f', math.max(922337203685477, tonumber(ends)))
   scores[#scores + 1] = ARGV[i]

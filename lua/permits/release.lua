@@ -8,22 +8,30 @@
 -- ARGV[4] and on    - their ids; then the command that wakes waiters, PUBLISH when missing
 --
 -- Returns   {-7, n} given back, and n clients received the wake-up, or -7 when none did; -8 given back, but the wake-up
---           was refused; -2 given back, and none is free, or all are forgotten; -5 a record was missing: those that were
---           there are given back
+--           was refused; -2 given back, and none is free, or all are forgotten; -5 a record was missing, also because a
+--           key has another type: those that were there are given back
 -- Publishes the number of free permits, when it is positive
 -- Repeat    finds no record, returns -5 and publishes nothing
 local free, taken, channel, forgotten, count = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
 if not count or #ARGV < 3 + count then return redis.error_reply('ERR permit ids are missing') end
 
-local number = redis.call('GET', free)
+-- False when there is nothing, nil when the key has another type.
+local function read(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' then return reply end
+  if string.find(reply.err, 'WRONGTYPE') then return nil end
+  return redis.call(...) -- fails again
+end
+local number = read('GET', free)
 if not number then
-  redis.call('ZCARD', taken) -- fails for a key of another type
-  redis.call('DEL', taken) -- without a number they are records of nothing
+  -- Without a number they are records of nothing.
+  if number == false and read('ZCARD', taken) then redis.call('DEL', taken) end
   return -5
 end
 local mine, gone, restore, kept = {}, {}, {}, 0
 for i = 4, 3 + count do
-  local ends = redis.call('ZSCORE', taken, ARGV[i])
+  local ends = read('ZSCORE', taken, ARGV[i])
+  if ends == nil then return -5 end
   local never = ends and forgotten ~= 'given' and tonumber(ends) >= 922337203685477
   if never then kept = kept + 1 end
   if ends and not (never and forgotten == 'kept') then gone[#gone + 1] = ARGV[i] end

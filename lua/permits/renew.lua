@@ -8,7 +8,7 @@
 -- ARGV[3] count     - of permits
 -- ARGV[4] and on    - their ids; then the command that wakes waiters, PUBLISH when missing
 --
--- Returns   -2 all are recorded; -5 one is not
+-- Returns   -2 all are recorded; -5 one is not, also when a key has another type
 -- Publishes the number of free permits, when it took some back and they are positive
 -- Repeat    the leases never shrink
 local taken, free, channel = KEYS[1], KEYS[2], ARGV[2]
@@ -19,17 +19,24 @@ end
 if not count or #ARGV < 3 + count then return redis.error_reply('ERR permit ids are missing') end
 
 local function failed(reply) return type(reply) == 'table' and reply.err end
-local number = free and redis.call('GET', free)
-if free and not number then
-  redis.call('ZCARD', taken) -- fails for a key of another type
-  redis.call('DEL', taken) -- without a number they are records of nothing
+-- False when there is nothing, nil when the key has another type.
+local function read(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' then return reply end
+  if string.find(reply.err, 'WRONGTYPE') then return nil end
+  return redis.call(...) -- fails again
+end
+local number = not free or read('GET', free)
+if not number then
+  -- Without a number they are records of nothing.
+  if number == false and read('ZCARD', taken) then redis.call('DEL', taken) end
   return -5
 end
 local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
 local own, scores = {}, {}
 for i = 4, 3 + count do
-  local ends = redis.call('ZSCORE', taken, ARGV[i])
+  local ends = read('ZSCORE', taken, ARGV[i])
   if not ends then return -5 end
   own[ARGV[i]] = true
   -- Later in any case, because replicas can only acknowledge a write.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchlock::{Backoff, Client, Clock, Error, Lease};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Direction, Fault, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 
 use super::{
     ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, TIMEOUT, VERIFY, calls, hasty,
@@ -193,6 +193,41 @@ async fn a_silent_connection_is_replaced() {
     assert!(free().await);
     assert!(proxy.accepted() > accepted);
     drop(client);
+    clean(&server).await;
+}
+
+/// Nothing comes any more behind the reply to an earlier command. No other command asks.
+#[tokio::test]
+async fn a_connection_that_falls_silent_behind_a_late_reply_is_replaced() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let lock = client.get_lock("a");
+    let guard = lock.lock_with_lease(HALF_A_MINUTE * 4).await.unwrap();
+    eventually("the keeper is connected", LONG, async || {
+        proxy.commands().contains_key("PING")
+    })
+    .await;
+    let accepted = proxy.accepted();
+    let asks = Match::arg("b");
+    let late = Fault::DelayReply(TIMEOUT / 2);
+    let late = proxy.inject(late).on(asks).arm();
+    let lost = proxy
+        .inject(Fault::SwallowReply)
+        .on(calls(VERIFY, "a"))
+        .arm();
+    let other = client.get_lock("b");
+    let asking = tokio::spawn(async move { other.is_locked().await });
+    eventually("it is asked", LONG, async || late.fired() == 1).await;
+    let silent = guard.verify().await;
+    assert!(matches!(silent, Err(Error::Unavailable { .. })));
+    assert_eq!(lost.fired(), 1);
+    assert!(!asking.await.unwrap().unwrap());
+    eventually("the silent connection is replaced", LONG, async || {
+        proxy.accepted() > accepted
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    drop((client, lock));
     clean(&server).await;
 }
 

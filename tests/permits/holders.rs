@@ -20,6 +20,42 @@ for_both! {
     a_client_that_ends_gives_its_permits_back,
     a_shutdown_reports_what_is_held_and_gives_it_back,
     people_see_which_permits_are_taken_and_how_many_clients_wait,
+    permits_whose_key_has_another_type_are_lost_for_every_call,
+}
+
+/// Nothing is left of permits when somebody writes something else to the number or to the records.
+async fn permits_whose_key_has_another_type_are_lost_for_every_call<K: Kind>() {
+    for key in [NAME, K::RECORDS] {
+        let scene = Scene::new().await;
+        let of = K::of(&scene.client, NAME);
+        let is_lost = |result: &Result<(), Error>| {
+            let missing = LostReason::Missing;
+            matches!(result, Err(Error::Lost { reason, .. }) if *reason == missing)
+        };
+        for call in ["release", "verify", "extend", "forget"] {
+            assert!(of.try_set_permits(1).await.unwrap());
+            let lease = if call == "extend" {
+                Lease::Fixed(LONG)
+            } else {
+                Lease::Watchdog
+            };
+            let permit = of.try_acquire(Duration::ZERO, lease).await;
+            let permit = permit.unwrap().expect("it is free");
+            scene.server.cmd(&["DEL", key]).await;
+            scene.server.cmd(&["HSET", key, "a", "b"]).await;
+            let theirs = scene.server.cmd(&["DUMP", key]).await;
+            let done = match call {
+                "release" => permit.release().await,
+                "verify" => permit.verify().await,
+                "extend" => permit.extend(LONG).await,
+                _ => permit.forget().await,
+            };
+            assert!(is_lost(&done), "{call}, {key}: {done:?}");
+            let now = scene.server.cmd(&["DUMP", key]).await;
+            assert_eq!(now, theirs, "not ours to delete");
+            scene.server.cmd(&["FLUSHALL"]).await;
+        }
+    }
 }
 
 /// The records had the TTL of the number, and nobody who is left renews them.

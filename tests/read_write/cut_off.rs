@@ -283,7 +283,8 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     assert_eq!(swallowed.fired(), 1, "it was a join");
     tokio::time::sleep(ms(200)).await; // nothing to wait for: silence is what is looked at
     assert_eq!(releases.seen(), 0);
-    first.verify().await.unwrap();
+    // It may be sent on the connection whose loss is not known yet: the keeper's answer came over it late.
+    eventually("Redis has it", LONG, async || first.verify().await.is_ok()).await;
     assert!(try_write(&other, "x").await.is_none(), "it is read");
     first.unlock().await.unwrap();
     clean(&server).await;

@@ -95,7 +95,8 @@ async fn signals_are_passed_to_the_command_and_its_children() {
 fn signals_that_are_ignored_stay_ignored() {
     let server = RedisServer::start();
     let program = env!("CARGO_BIN_EXE_watchlock");
-    let script = format!(r#"trap "" HUP; exec {program} run x sh -c 'echo ready; cat >/dev/null'"#);
+    let script =
+        format!(r#"trap "" HUP; exec "{program}" run x sh -c 'echo ready; cat >/dev/null'"#);
     let mut command = Command::new("setsid");
     command
         .args(["sh", "-c", &script])

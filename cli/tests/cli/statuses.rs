@@ -226,7 +226,7 @@ async fn a_read_only_proc_hides_nothing() {
     let server = RedisServer::start();
     let program = env!("CARGO_BIN_EXE_watchlock");
     let script = format!(
-        "mount --bind /proc /proc && mount -o remount,ro,bind /proc && exec {program} run x sh -c 'echo ran; exit 7'"
+        "mount --bind /proc /proc && mount -o remount,ro,bind /proc && exec '{program}' run x sh -c 'echo ran; exit 7'"
     );
     let mut command = Command::new("unshare");
     command.args(["-Urm", "sh", "-c", &script]);

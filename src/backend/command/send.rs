@@ -349,24 +349,45 @@ impl Traffic {
         before.has_batch || self.asked.is_none() || self.asked != before.asked
     }
 
-    /// Whether the connection wrote since then, or tried to, and read nothing since then or for `silence`. A process that
-    /// got no CPU wrote nothing.
-    fn ended_in(self, silence: Duration, lane: &Lane) -> bool {
-        let Some(now) = Self::of(lane) else {
-            return false;
-        };
-        let asked = now.has_asked_since(self);
+    /// For how long the connection must still read nothing until its traffic since then ended in `silence`. None if nothing
+    /// was asked since then: a process that got no CPU wrote nothing.
+    fn silent_in(self, silence: Duration, lane: &Lane) -> Option<Duration> {
+        let now = Self::of(lane)?;
+        if now.generation != self.generation || !now.has_asked_since(self) {
+            return None;
+        }
+        if now.read_at == self.read_at {
+            return Some(Duration::ZERO);
+        }
         let time = match now.asked {
             Some(_) => Clock::system().now(),
             None => lane.now(),
         };
-        let silent = now.read_at == self.read_at || now.read_at.until(time) >= silence;
-        now.generation == self.generation && silent && asked
+        Some(silence.saturating_sub(now.read_at.until(time)))
     }
 
-    /// Gives the connection up if its traffic since then ended in a silence that counts (rule 4: its runtime has run).
+    fn ended_in(self, silence: Duration, lane: &Lane) -> bool {
+        self.silent_in(silence, lane) == Some(Duration::ZERO)
+    }
+
+    /// Gives the connection up if its traffic since then ended in a silence that counts (rule 4: its runtime has run), or
+    /// does so soon: a reply to an earlier command may have been the last one.
     pub(super) fn give_up_if_silent(self, lane: &Arc<Lane>, silence: Duration) {
-        if !self.ended_in(silence, lane) || !lane.window().pause() {
+        let Some(left) = self.silent_in(silence, lane) else {
+            return;
+        };
+        if left > Duration::ZERO {
+            let (on, last) = (Arc::downgrade(lane), Self::of(lane));
+            let silence_ends = lane.timers().timer(left);
+            return lane.start_task(async move {
+                silence_ends.await;
+                let Some(on) = on.upgrade() else { return };
+                if Self::of(&on).map(|now| now.read_at) == last.map(|last| last.read_at) {
+                    self.give_up_if_silent(&on, silence);
+                }
+            });
+        }
+        if !lane.window().pause() {
             return;
         }
         // Also if a waker that is called meanwhile panics.
