@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::spawn_blocking;
 use watchlock::{Client, Error, Lease, LostReason};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, connect, ms, poll_once, soon, subscribed};
@@ -375,4 +375,26 @@ async fn a_shutdown_reports_attempts_that_redis_has_not_taken_back() {
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
     let report = soon(client.shutdown(Duration::ZERO)).await;
     assert_eq!(report.unreleased, ["attempted"]);
+}
+
+/// Far away, the end of the client comes before the repeats of that release are answered.
+#[tokio::test]
+async fn a_shutdown_does_not_report_what_redis_has_taken_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let builder = Client::builder(&proxy.url()).command_timeout(ms(2_000));
+    let client = builder.connect().await.unwrap();
+    let before = client.get_lock("before").lock().await.unwrap();
+    before.unlock().await.unwrap();
+    // Its first answer is lost, so an acquire of it might still run behind its release.
+    let acquire = Match::command("EVALSHA").and(Match::key("doubted"));
+    let lost = proxy.inject(Fault::ResetAfter).on(acquire).arm();
+    let guard = soon(client.get_lock("doubted").lock()).await.unwrap();
+    assert_eq!(lost.fired(), 1);
+    proxy.latency(ms(1_100));
+    let report = soon(client.shutdown(Duration::ZERO)).await;
+    assert_eq!(report.held, ["doubted"]);
+    assert!(report.unreleased.is_empty(), "{report:?}");
+    assert!(!server.exists("doubted").await);
+    drop(guard);
 }

@@ -57,7 +57,8 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         // of the release.
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
-        let answered = settled.is_ok();
+        // Behind an answer the repeats only make sure.
+        *is_answered |= settled.is_ok();
         let now = core.now();
         let mut pause = delays.step();
         let done = match settled {
@@ -75,7 +76,6 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 left.is_zero()
             }
             Err(failure) => {
-                // Behind an answer the repeats only make sure.
                 if answered_since.is_none() {
                     unreleased.get_or_insert_with(|| core.report.is_unreleased());
                 }
@@ -88,7 +88,6 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
         };
         if done {
-            *is_answered = answered;
             return;
         }
         keeper.pause(pause).await;
