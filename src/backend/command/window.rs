@@ -245,13 +245,17 @@ impl Window {
         let grows = is_slow == Some(false)
             && (self.grows_fast.load(Ordering::Relaxed) || fastrand::u16(..now.all) == 0);
         self.change(|places| {
+            // It may have been given up just now.
+            if places.connection != place.connection {
+                return None;
+            }
             let all = match is_slow {
                 Some(false) if grows => (places.all + 1).min(MOST),
                 Some(true) => (places.all - 1).max(FIRST),
                 _ => places.all,
             };
             let free = places.free + 1 + all - places.all;
-            (places.connection == place.connection).then_some(Places {
+            Some(Places {
                 all,
                 free,
                 ..places

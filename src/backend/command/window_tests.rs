@@ -137,6 +137,37 @@ fn a_place_of_an_earlier_connection_is_worth_nothing() {
 }
 
 #[test]
+fn a_slow_answer_may_come_while_its_connection_is_given_up() {
+    const CONNECTIONS: u64 = 200_000;
+    let window = window();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let slow = Some(TIMEOUT);
+            while !ended.load(Ordering::SeqCst) {
+                if let Some(place) = window.enter(Turn::New) {
+                    window.leave(place, QUICK);
+                    window.leave(place, slow);
+                }
+            }
+        });
+        for connection in 1..=CONNECTIONS {
+            if answering.is_finished() {
+                break;
+            }
+            window.open(connection);
+            for _ in 0..connection % 64 {
+                std::hint::spin_loop();
+            }
+            window.close();
+        }
+        ended.store(true, Ordering::SeqCst);
+        answering.join().expect("an answer never panics");
+    });
+    assert!(window.enter(Turn::New).is_none());
+}
+
+#[test]
 fn a_command_that_was_taken_back_or_is_gone_leaves_its_place_to_the_next() {
     let (window, mut scene) = (window(), Scene::default());
     scene.queue(&window, "taken back", Turn::Hold);
