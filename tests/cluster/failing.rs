@@ -142,6 +142,35 @@ async fn locks_go_on_after_the_fail_over_and_elsewhere_meanwhile() {
     }
 }
 
+/// Each release there waits for its answer.
+#[tokio::test]
+async fn guards_that_were_dropped_at_a_silent_master_delay_no_release_at_another() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options.config("cluster-require-full-coverage", "no")
+    });
+    let cluster = cluster.await;
+    let master = cluster.owner_of(NAME).await;
+    let other = elsewhere(&cluster, master).await;
+    let server = cluster.server_of(&other).await;
+    let builder = Client::builder(&cluster.url()).watchdog_lease(LONG * 20);
+    let builder = builder.command_timeout(LONG).connect_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..200 {
+        let lock = client.get_lock(&format!("{{{NAME}}}:{number}"));
+        guards.push(lock.lock().await.unwrap());
+    }
+    let guard = client.get_lock(&other).lock().await.unwrap();
+    cluster.node(master).freeze();
+    drop(guards);
+    drop(guard);
+    eventually("the other master frees it", LONG / 3, async || {
+        !server.exists(&other).await
+    })
+    .await;
+    cluster.node(master).resume();
+}
+
 #[tokio::test]
 async fn a_fail_over_by_agreement_fails_nothing() {
     let cluster = RedisCluster::start().await;

@@ -1,12 +1,12 @@
 //! The last releases that the keeper sends, many in one write.
 //!
 //! A task that gets a turn sends what waits by then: its own release, and those of others. So a release that is alone is
-//! sent at once, and thousands need few writes.
+//! sent at once, and thousands need few writes. Each node has turns of its own, because a node that is silent keeps them for
+//! a command time-out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -16,8 +16,8 @@ use crate::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::hold::Hold;
 
-/// How many writes are under way at a time. It limits the releases of an outage, so that losses are still reported on
-/// time.
+/// How many writes to a node are under way at a time. It limits the releases of an outage, so that losses are still
+/// reported on time.
 const TURNS: usize = 64;
 
 /// When a release was sent, and what it came to.
@@ -26,21 +26,40 @@ type Sent = (Moment, CommandResult);
 /// A release, and what gets its outcome: `None` if it has to be sent alone.
 type ToSend = (Arc<Hold>, oneshot::Sender<Option<Sent>>);
 
-pub(super) struct ReleaseQueue {
+/// By the number of the node.
+#[derive(Default)]
+pub(super) struct ReleaseQueue(Mutex<BTreeMap<u32, Arc<NodeReleases>>>);
+
+struct NodeReleases {
     waiting: Mutex<Vec<ToSend>>,
     turns: Semaphore,
 }
 
 impl ReleaseQueue {
-    pub(super) fn new() -> Self {
-        Self {
-            waiting: Mutex::default(),
-            turns: Semaphore::new(TURNS),
-        }
-    }
-
     /// Sends the last release of `hold` once.
     pub(super) async fn send(&self, core: &Core, hold: &Arc<Hold>) -> Sent {
+        let releases = self.of(node_of(core, hold));
+        releases.send(core, hold).await
+    }
+
+    fn of(&self, node: u32) -> Arc<NodeReleases> {
+        let mut nodes = self.0.lock();
+        if let Some(known) = nodes.get(&node) {
+            return Arc::clone(known);
+        }
+        // A node may have left the cluster.
+        nodes.retain(|_, releases| Arc::strong_count(releases) > 1);
+        let releases = Arc::new(NodeReleases {
+            waiting: Mutex::default(),
+            turns: Semaphore::new(TURNS),
+        });
+        nodes.insert(node, Arc::clone(&releases));
+        releases
+    }
+}
+
+impl NodeReleases {
+    async fn send(&self, core: &Core, hold: &Arc<Hold>) -> Sent {
         let (sent, mut answer) = oneshot::channel();
         self.waiting.lock().push((Arc::clone(hold), sent));
         let mut _turn = None;
@@ -49,7 +68,7 @@ impl ReleaseQueue {
             together = &mut answer => together,
             turn = self.turns.acquire() => {
                 _turn = turn.ok();
-                self.send_waiting(core).await;
+                send_together(core, self.batch()).await;
                 answer.await
             }
         };
@@ -60,21 +79,12 @@ impl ReleaseQueue {
         (since, core.ask(hold.kind.release(&hold.id, 0)).await)
     }
 
-    /// Sends a batch of what waits, one write to each node.
-    async fn send_waiting(&self, core: &Core) {
-        let batch: Vec<_> = {
-            let mut waiting = self.waiting.lock();
-            // The oldest first. Turns come in the same order, so the batch has the release of the task whose turn it is,
-            // unless another one sent it.
-            let count = waiting.len().min(BATCH);
-            waiting.drain(..count).collect()
-        };
-        let mut nodes = BTreeMap::<_, Vec<_>>::new();
-        for release in batch {
-            let node = node_of(core, &release.0);
-            nodes.entry(node).or_default().push(release);
-        }
-        join_all(nodes.into_values().map(|batch| send_together(core, batch))).await;
+    /// The oldest that wait. Turns come in the same order, so the batch has the release of the task whose turn it is, unless
+    /// another one sent it.
+    fn batch(&self) -> Vec<ToSend> {
+        let mut waiting = self.waiting.lock();
+        let count = waiting.len().min(BATCH);
+        waiting.drain(..count).collect()
     }
 }
 

@@ -28,7 +28,7 @@ impl Keeper {
         Self {
             hub: Hub::new(core.backend.config(), core.backend.cluster()),
             watchdog: Arc::new(Watchdog::new(Arc::clone(&core))),
-            releases: ReleaseQueue::new(),
+            releases: ReleaseQueue::default(),
             probing: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             core,
