@@ -90,6 +90,39 @@ async fn i8_a_hold_that_is_not_renewed_is_lost_soon_after_its_node_forgot_it() {
 }
 
 #[tokio::test]
+async fn i8_a_silent_master_does_not_hide_that_another_forgot_a_hold() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options.config("cluster-require-full-coverage", "no")
+    });
+    let cluster = cluster.await;
+    let silent = cluster.owner_of(NAME).await;
+    let name = elsewhere(&cluster, silent).await;
+    let nodes = [cluster.node(silent), cluster.server_of(&name).await];
+    let builder = Client::builder(&cluster.url()).command_timeout(LONG * 2);
+    let client = builder.connect().await.unwrap();
+    let lease = LONG * 20;
+    let there = client.get_lock(NAME).lock_with_lease(lease).await.unwrap();
+    let guard = client.get_lock(&name).lock_with_lease(lease).await.unwrap();
+    for node in nodes {
+        eventually("the keeper asked for it", LONG, async || {
+            node.calls_of("pexpire").await >= 2
+        })
+        .await;
+    }
+    nodes[0].freeze();
+    let before = nodes[1].calls_of("ping").await;
+    eventually("it is probed while the other is silent", LONG, async || {
+        nodes[1].calls_of("ping").await > before + 2
+    })
+    .await;
+    nodes[1].restart();
+    let lost = tokio::time::timeout(LONG / 2, guard.lost()).await;
+    nodes[0].resume();
+    assert_eq!(lost, Ok(LostReason::Missing));
+    there.unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn locks_go_on_after_the_fail_over_and_elsewhere_meanwhile() {
     for freezes in [false, true] {
         // Otherwise no node answers while one slot has none.

@@ -1,9 +1,10 @@
 //! What the keeper's tasks share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::hub::Hub;
@@ -17,8 +18,8 @@ pub(crate) struct Keeper {
     pub(super) hub: Hub,
     pub(super) watchdog: Arc<Watchdog>,
     pub(super) releases: ReleaseQueue,
-    /// A probe of quiet connections is under way.
-    pub(super) probing: AtomicBool,
+    /// The nodes whose quiet connections are being probed; 0 is the one server.
+    pub(super) probing: Mutex<BTreeSet<u32>>,
     /// The client is closing.
     closing: watch::Sender<bool>,
 }
@@ -29,7 +30,7 @@ impl Keeper {
             hub: Hub::new(core.backend.config(), core.backend.cluster()),
             watchdog: Arc::new(Watchdog::new(Arc::clone(&core))),
             releases: ReleaseQueue::default(),
-            probing: AtomicBool::new(false),
+            probing: Mutex::default(),
             closing: watch::Sender::new(false),
             core,
         }

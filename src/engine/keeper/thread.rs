@@ -3,10 +3,9 @@
 //! left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::{join_all, select};
+use futures_util::future::select;
 use parking_lot::{Condvar, Mutex};
 use scopeguard::guard;
 use tokio::runtime::{Builder, Handle};
@@ -231,21 +230,21 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
 }
 
 /// Probes the connections that were quiet for a while, unless that is under way. Finds those that were cut or are
-/// half open before a renewal needs them.
+/// half open before a renewal needs them. No node waits for the answer of another.
 fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
-    let quiet = keeper.core.keeper_fleet.quiet(QUIET);
-    // Relaxed: only tasks on the keeper's thread use the flag.
-    if quiet.is_empty() || keeper.probing.swap(true, Ordering::Relaxed) {
-        return;
+    for lane in keeper.core.keeper_fleet.quiet(QUIET) {
+        let node = lane.node().map_or(0, |node| node.number());
+        if !keeper.probing.lock().insert(node) {
+            continue;
+        }
+        let keeper = Arc::clone(keeper);
+        tasks.spawn(own(async move {
+            let limit = keeper.core.config.command_timeout;
+            // The answer does not matter: a connection that does not answer is replaced, and its holds are verified.
+            let _ = Pending::knock(&lane).within(limit).await;
+            keeper.probing.lock().remove(&node);
+        }));
     }
-    let keeper = Arc::clone(keeper);
-    tasks.spawn(own(async move {
-        let limit = keeper.core.config.command_timeout;
-        // The answers do not matter: a connection that does not answer is replaced, and its holds are verified.
-        let answers = quiet.iter().map(|lane| Pending::knock(lane).within(limit));
-        join_all(answers).await;
-        keeper.probing.store(false, Ordering::Relaxed);
-    }));
 }
 
 /// A task panicked, so its work was left half-done: the keeper panics, too.
