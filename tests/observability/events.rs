@@ -1,9 +1,11 @@
 //! Which events there are, and how often.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::Level;
-use watchlock::{Backoff, Client, Lease, Quorum};
+use watchlock::{Backoff, Client, ClientBuilder, Lease, Quorum, Secrets};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -32,6 +34,38 @@ async fn a_quiet_day_is_quiet() {
     assert!(loud.is_empty(), "{loud:?}");
     let spans = log.count(Level::TRACE, &["span acquire", "quiet"]);
     assert_eq!(spans, 2, "{all:?}");
+}
+
+#[tokio::test]
+async fn a_provider_of_credentials_that_panics_is_told_once() {
+    let server = RedisServer::start();
+    let one = Client::builder(&server.url());
+    let sentinel = ClientBuilder::sentinel([server.url()], "main");
+    for (builder, of_sentinel) in [(one, false), (sentinel, true)] {
+        let log = Log::new().await;
+        let asked = Arc::new(AtomicU64::new(0));
+        let provider = {
+            let asked = Arc::clone(&asked);
+            move || -> Secrets {
+                asked.fetch_add(1, Ordering::SeqCst);
+                panic!("by intention")
+            }
+        };
+        let builder = if of_sentinel {
+            builder.sentinel_secrets(provider)
+        } else {
+            builder.secrets(provider)
+        };
+        let client = builder.connect_lazy().unwrap();
+        eventually("it was asked some times", LONG, async || {
+            asked.load(Ordering::SeqCst) > 3
+        })
+        .await;
+        let told = || log.count(Level::ERROR, &["connecting to Redis panicked"]);
+        eventually("it is told", LONG, async || told() > 0).await;
+        assert_eq!(told(), 1);
+        soon(client.shutdown(LONG)).await;
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 //! with its own TLS and its own driver.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -154,13 +155,18 @@ impl Address {
         Ok(address)
     }
 
-    /// The same server with the credentials that `ask` returns now.
-    pub(super) fn identified(&self, ask: Option<&Provider>) -> Result<Self, Failure> {
+    /// The same server with the credentials that `ask` returns now. `panicked`: whether that was logged of `ask`.
+    pub(super) fn identified(
+        &self,
+        ask: Option<&Provider>,
+        panicked: &AtomicBool,
+    ) -> Result<Self, Failure> {
         let Some(ask) = ask else {
             return Ok(self.clone());
         };
         // Code of the application, which may panic.
-        let secrets = application::call(|| ask()).ok_or_else(Failure::panic)?;
+        let secrets = application::call(|| ask());
+        let secrets = secrets.ok_or_else(|| application::panicked(panicked))?;
         self.with(&secrets).map_err(Failure::secrets)
     }
 

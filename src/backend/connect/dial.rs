@@ -8,6 +8,7 @@
 //! connection may live on a runtime that the user blocks, and a connection that is shared with the application would put
 //! our commands into its `MULTI`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -50,7 +51,8 @@ pub(crate) struct Dialer {
     /// Asked for credentials for each connection.
     secrets: Option<Provider>,
     pool: Option<Pool>,
-    panicked: AtomicBool,
+    /// It was logged that the provider of credentials, or the manager of the pool, panicked.
+    panicked: Arc<AtomicBool>,
 }
 
 /// A master that may change.
@@ -154,7 +156,7 @@ impl Dialer {
             answered: AtomicUsize::new(0),
             secrets: None,
             pool,
-            panicked: AtomicBool::new(false),
+            panicked: Arc::default(),
         }
     }
 
@@ -171,7 +173,11 @@ impl Dialer {
 
     /// Connects in the same way to another host.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        Self::new(self.address.at(host, port), None).identified_by(self.secrets.clone())
+        let there = Self {
+            panicked: Arc::clone(&self.panicked),
+            ..Self::new(self.address.at(host, port), None)
+        };
+        there.identified_by(self.secrets.clone())
     }
 
     pub(crate) fn identified_by(self, secrets: Option<Provider>) -> Self {
@@ -239,13 +245,18 @@ impl Dialer {
     /// Where to connect now, by sentinels that answer within `limit`.
     async fn whereto(&self, timers: &Timers, limit: Duration) -> Result<Address, Failure> {
         let Some(followed) = &self.followed else {
-            return self.now().identified(self.secrets.as_ref());
+            return self.identified(self.now());
         };
         let _asking = followed.asking();
         let endpoint = followed.sentinels.master(timers, limit).await?;
         let address = self.address.at(&endpoint.host, endpoint.port);
         followed.led_to(endpoint);
-        address.identified(self.secrets.as_ref())
+        self.identified(&address)
+    }
+
+    /// The same server with the credentials of now.
+    fn identified(&self, address: &Address) -> Result<Address, Failure> {
+        address.identified(self.secrets.as_ref(), &self.panicked)
     }
 
     /// A new connection for commands, driven by the current runtime, and the term of the master it leads to.
@@ -262,7 +273,7 @@ impl Dialer {
                 }
                 Some(pool) => {
                     let made = application::run(pool.manager().create()).await;
-                    let made = made.ok_or_else(|| self.panicked())?;
+                    let made = made.ok_or_else(|| application::panicked(&self.panicked))?;
                     let mut connection = made.map_err(Failure::connecting)?;
                     connection.set_response_timeout(NO_TIMEOUT);
                     Ok((Connection::of(connection), None))
@@ -277,7 +288,7 @@ impl Dialer {
     async fn to_any(&self) -> Result<Connection, Failure> {
         let all = std::iter::once(&self.address).chain(&self.seeds);
         let asked = all.enumerate().map(async |(index, address)| {
-            let address = address.identified(self.secrets.as_ref())?;
+            let address = self.identified(address)?;
             let mut connection = address.multiplexed().await?;
             // A frozen server accepts connections, but does not answer. A node that was reset answers, but knows no slots.
             let hello = Hello::of(&mut connection).await;
@@ -400,15 +411,6 @@ impl Dialer {
             Some(result) => result.map_err(Failure::unreached_unless_refused),
             None => Err(Failure::slow_connect(timeout)),
         }
-    }
-
-    /// The manager of the pool panicked. Logged once.
-    fn panicked(&self) -> Failure {
-        // Relaxed: the flag guards no other data.
-        if !self.panicked.swap(true, Ordering::Relaxed) {
-            log(|| tracing::error!("connecting to Redis panicked; retrying"));
-        }
-        Failure::panic()
     }
 }
 

@@ -10,7 +10,7 @@
 //!    learns of the service later.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -32,6 +32,8 @@ pub(crate) struct Sentinels {
     addresses: Vec<Address>,
     service: Box<str>,
     secrets: Option<Provider>,
+    /// It was logged that the provider of credentials panicked.
+    panicked: AtomicBool,
     /// The configuration epoch of the master that was named last; 0 if none was said.
     epoch: AtomicU64,
 }
@@ -53,6 +55,7 @@ impl Sentinels {
             addresses,
             service: service.into(),
             secrets,
+            panicked: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
         })
     }
@@ -95,13 +98,18 @@ impl Sentinels {
         Ok(winner)
     }
 
+    /// The same sentinel with the credentials of now.
+    fn identified(&self, sentinel: &Address) -> Result<Address, Failure> {
+        sentinel.identified(self.secrets.as_ref(), &self.panicked)
+    }
+
     async fn ask(
         &self,
         sentinel: &Address,
         timers: &Timers,
         limit: Duration,
     ) -> Result<SentinelAnswer, Failure> {
-        let sentinel = sentinel.identified(self.secrets.as_ref())?;
+        let sentinel = self.identified(sentinel)?;
         let asking = async {
             let mut connection = sentinel.multiplexed().await?;
             let mut question = redis::pipe();
@@ -121,7 +129,7 @@ impl Sentinels {
 
     /// Subscribes to announcements of a new master at the sentinel `index`.
     pub(crate) async fn listen(&self, index: usize) -> Result<PubSub, Failure> {
-        let sentinel = self.addresses[index].identified(self.secrets.as_ref())?;
+        let sentinel = self.identified(&self.addresses[index])?;
         let mut subscribed = sentinel.pubsub().await?;
         let subscribing = subscribed.subscribe(SWITCHES).await;
         subscribing.map_err(Failure::connecting)?;
