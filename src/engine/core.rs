@@ -413,8 +413,10 @@ impl Core {
                     is_left |= read.is_abandoned() && effects.now < ends;
                 }
                 gate.vacate(hold);
-                let first = if is_left && reason == LostReason::Expired {
+                let own_end = matches!(reason, LostReason::Expired | LostReason::Shutdown);
+                let first = if is_left && own_end {
                     // What was left to its lease ends with it: no release is sent.
+                    effects.change(hold, |state| state.end(Ok(())));
                     effects.change(hold, HoldState::claim_release)
                 } else {
                     effects.release(hold)

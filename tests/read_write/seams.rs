@@ -322,6 +322,41 @@ async fn a_read_level_that_was_left_to_its_lease_keeps_writers_out_through_an_ou
     drop(reading);
 }
 
+/// A client that ends takes the lock away from whoever reads, but not from what it left to its lease.
+#[tokio::test]
+async fn a_read_level_that_was_left_to_its_lease_outlives_a_shutdown_that_cuts_a_reader_off() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock().await.unwrap();
+    let left = read.lock_with_lease(Duration::from_secs(20)).await.unwrap();
+    left.let_expire().unwrap();
+    let report = soon(client.shutdown(ms(100))).await;
+    assert_eq!(reading.lost().await, LostReason::Shutdown);
+    assert_eq!((report.held, report.unreleased), (vec!["x".into()], vec![]));
+    let other = connect(&server).await;
+    assert!(try_write(&other, "x").await.is_none(), "it is left");
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_lost_hold_of_which_a_level_was_left_to_its_lease() {
+    let server = RedisServer::start();
+    let builder = Client::builder(&server.url())
+        .watchdog_lease(ms(1_000))
+        .command_timeout(ms(800));
+    let client = builder.connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock().await.unwrap();
+    let left = read.lock_with_lease(Duration::from_secs(3_600)).await;
+    left.unwrap().let_expire().unwrap();
+    let closing = client.clone();
+    let ending = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+    soon(client.shutting_down()).await;
+    server.freeze();
+    assert_eq!(soon(reading.lost()).await, LostReason::Expired);
+    assert!(soon(ending).await.unwrap().is_clean());
+}
+
 #[tokio::test]
 async fn a_read_begun_under_its_own_write_during_a_shutdown_ends_in_order() {
     let server = RedisServer::start();
