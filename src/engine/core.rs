@@ -294,6 +294,10 @@ impl Core {
         let mut effects = Effects::at(now, self.rules());
         let (result, start_job) = self.gates.with(names, |gate| {
             let result = change(gate, &mut effects);
+            if self.is_closing() {
+                // The end of a client waits for holds that somebody has.
+                gate.leave_abandoned_reads(&mut effects);
+            }
             (result, gate.start_job())
         });
         if start_job {

@@ -339,6 +339,22 @@ async fn a_read_level_that_was_left_to_its_lease_outlives_a_shutdown_that_cuts_a
 }
 
 #[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_read_level_that_was_left_to_its_lease_beside_a_reader() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let read = client.get_read_write_lock("x").read_lock();
+    let reading = read.lock().await.unwrap();
+    let left = read.lock_with_lease(LONG * 20).await.unwrap();
+    left.let_expire().unwrap();
+    let closing = client.clone();
+    let ending = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+    soon(client.shutting_down()).await;
+    reading.unlock().await.unwrap();
+    assert!(soon(ending).await.unwrap().is_clean());
+    assert!(server.pttl("x").await > 0, "it is left to its lease");
+}
+
+#[tokio::test]
 async fn a_shutdown_does_not_wait_for_a_lost_hold_of_which_a_level_was_left_to_its_lease() {
     let server = RedisServer::start();
     let builder = Client::builder(&server.url())
@@ -355,6 +371,26 @@ async fn a_shutdown_does_not_wait_for_a_lost_hold_of_which_a_level_was_left_to_i
     server.freeze();
     assert_eq!(soon(reading.lost()).await, LostReason::Expired);
     assert!(soon(ending).await.unwrap().is_clean());
+}
+
+/// The hold is the writer's until Redis knows of the downgrade.
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_read_level_that_was_left_to_its_lease_under_a_write() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let owner = client.new_owner();
+    let lock = owner.get_read_write_lock("x");
+    let write = lock.write_lock().lock().await.unwrap();
+    let left = lock.read_lock().lock_with_lease(LONG * 20).await.unwrap();
+    left.let_expire().unwrap();
+    let closing = client.clone();
+    let ending = tokio::spawn(async move { closing.shutdown(LONG * 10).await });
+    soon(client.shutting_down()).await;
+    write.unlock().await.unwrap();
+    assert!(soon(ending).await.unwrap().is_clean());
+    let other = connect(&server).await;
+    assert!(try_write(&other, "x").await.is_none(), "it is left");
+    assert!(try_read(&other, "x").await.is_some(), "it is downgraded");
 }
 
 #[tokio::test]

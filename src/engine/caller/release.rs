@@ -17,7 +17,6 @@ use super::count::{self, Writing};
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::engine::core::{Core, settle_release};
-use crate::engine::gate::Gate;
 use crate::engine::gate::answers::{GivenBack, SentAs};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owner::HeldLevel;
@@ -245,10 +244,6 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         core.schedule.forget(hold);
         hold.end(Ok(()));
         core.at(hold.kind.names(), core.now(), |gate, _| gate.vacate(hold));
-    } else if left && core.is_closing() {
-        // The end of a client waits for holds that somebody has. Nobody has this read any more.
-        let names = hold.kind.names();
-        core.at(names, core.now(), Gate::leave_abandoned_reads);
     }
     left
 }

@@ -391,12 +391,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         true
     }
 
-    /// The client ends. Leaves a shared hold that nobody here holds any more to its lease in Redis.
+    /// The client ends. Leaves a shared hold that nobody here holds any more to its lease in Redis. Not before it is
+    /// downgraded, or others could not read; and whoever finds a loss cleans up after it.
     pub(crate) fn leave_abandoned_reads(&mut self, effects: &mut Effects) {
         let Seat::Shared { shared, .. } = &self.seat else {
             return;
         };
-        if shared.reads().all(|read| read.is_abandoned()) {
+        let is_ours = !shared.is_exclusive() && shared.hold().phase() == Phase::Held;
+        if is_ours && shared.reads().all(|read| read.is_abandoned()) {
             let hold = Arc::clone(shared.hold());
             effects.change(&hold, |state| state.end(Ok(())));
             self.vacate(&hold);
