@@ -113,6 +113,31 @@ async fn with_read_locks_it_is_held_while_one_of_its_levels_is() {
     clean(&server).await;
 }
 
+/// The watchdog's levels keep the hold.
+#[tokio::test]
+async fn with_read_locks_a_fixed_level_is_entered_anew_when_those_before_it_are_over() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let read = |name| client.get_read_write_lock(name).read_lock();
+    let both = mixed([read("a").into(), read("b").into()]);
+    let watched = both.lock().await.unwrap();
+    let over = watched.reenter(ms(500)).await.unwrap();
+    eventually("the fixed levels are over", LONG, async || {
+        watched.hold_count() == 1
+    })
+    .await;
+    let fixed = watched.reenter(LONG).await.expect("it is held");
+    let beside = over.reenter(LONG).await.expect("it is held");
+    end(watched).await;
+    fixed.check().expect("it has a level of each lock");
+    assert!(fixed.valid_for() > LONG / 2, "{:?}", fixed.valid_for());
+    fixed.extend(LONG).await.unwrap();
+    for guard in [over, beside, fixed] {
+        end(guard).await;
+    }
+    clean(&server).await;
+}
+
 #[tokio::test]
 async fn a_fixed_lease_is_extended_on_each_lock() {
     let server = RedisServer::start();

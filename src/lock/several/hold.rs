@@ -71,14 +71,21 @@ impl CompositeInner {
         Some(owned.collect())
     }
 
-    /// Adds a level that shares the guards of this sort. Places without a guard get theirs from `guards`.
-    fn add(&mut self, watched: bool, guards: &mut ChildGuards) {
+    fn guard(&self, watched: bool, place: usize) -> Option<Arc<LockGuard>> {
+        let guards = &self.guards[usize::from(watched)];
+        guards.get(place).cloned().flatten()
+    }
+
+    /// Adds a level that shares the guards of this sort. Places without a guard, or with one of those that are `over`, get
+    /// theirs from `guards`.
+    fn add(&mut self, watched: bool, guards: &mut ChildGuards, over: &[Arc<LockGuard>]) {
         let sort = usize::from(watched);
         let mut children = self.children.to_vec();
         self.guards[sort].resize(children.len(), None);
         let places = self.guards[sort].iter_mut().zip(&mut children);
         for ((place, child), guard) in places.zip(guards) {
-            if place.is_none()
+            let is_over = |there: &Arc<_>| over.iter().any(|over| Arc::ptr_eq(over, there));
+            if place.as_ref().is_none_or(is_over)
                 && let Some(guard) = guard.take()
             {
                 child[sort] = Some(guard.hold());
@@ -107,7 +114,7 @@ impl Composite {
             state: CompositeState::new(needed),
             levels: 1,
         };
-        inner.add(watched, &mut children);
+        inner.add(watched, &mut children, &[]);
         Arc::new(Self {
             name: Arc::clone(name),
             needed,
@@ -157,15 +164,18 @@ impl Composite {
     /// Adds a level with these guards. False when the hold is over: an owner may find it just after its last level is
     /// gone.
     pub(super) fn enter(&self, watched: bool, mut guards: ChildGuards) -> bool {
+        // Outside of the lock, as in `guards`.
+        let mut over = self.guards_of(watched);
+        over.retain(|guard| !guard.is_valid());
         let mut inner = self.inner.lock();
         let is_on = !inner.state.is_final();
         if is_on {
-            inner.add(watched, &mut guards);
+            inner.add(watched, &mut guards, &over);
             inner.levels += 1;
         }
         drop(inner);
         // Another level of this sort may have come first.
-        drop(guards);
+        drop((guards, over));
         is_on
     }
 
@@ -217,7 +227,7 @@ impl Composite {
     /// Undoes [`leave_to_lease`](Self::leave_to_lease) for these guards.
     pub(super) fn goes_on(&self, watched: bool, mut guards: ChildGuards) {
         let mut inner = self.inner.lock();
-        inner.add(watched, &mut guards);
+        inner.add(watched, &mut guards, &[]);
         inner.state.goes_on();
     }
 
@@ -378,20 +388,24 @@ impl Composite {
         guards.cloned().collect()
     }
 
-    /// One guard of each child, with its place: of this sort where there is one.
+    /// One guard of each child, with its place: of this sort where there is one that is valid.
     pub(in crate::lock) fn guards(&self, watched: bool) -> Vec<(usize, Arc<LockGuard>)> {
-        let inner = self.inner.lock();
-        let of = |watched: bool, place: usize| {
-            let guards = &inner.guards[usize::from(watched)];
-            guards.get(place).cloned().flatten()
+        let mut guards: Vec<_> = {
+            let inner = self.inner.lock();
+            let guard = |place| {
+                let guard = inner.guard(watched, place);
+                Some((place, guard.or_else(|| inner.guard(!watched, place))?))
+            };
+            (0..inner.children.len()).filter_map(guard).collect()
         };
-        let places = 0..inner.children.len();
-        places
-            .filter_map(|place| {
-                let guard = of(watched, place).or_else(|| of(!watched, place));
-                Some((place, guard?))
-            })
-            .collect()
+        // Outside of the lock: to look at a child may run any code.
+        for (place, guard) in guards.iter_mut().filter(|(_, guard)| !guard.is_valid()) {
+            let other = self.inner.lock().guard(!watched, *place);
+            if let Some(other) = other {
+                *guard = other;
+            }
+        }
+        guards
     }
 
     /// Resolves when the hold is not valid any more.

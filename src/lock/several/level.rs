@@ -73,13 +73,19 @@ impl CompositeLevel {
         lease.of_several()?;
         hold.check()?;
         let watched = lease == Lease::Watchdog;
-        if hold.share(watched) {
-            // From here on dropping this gives the level back.
-            let level = Self::of(hold, watched, owner);
-            if let Lease::Fixed(lease) = lease {
-                level.ask_to_extend(lease).await?;
+        let shared = hold.share(watched);
+        // From here on dropping this gives the level back.
+        let shared = shared.then(|| Self::of(hold, watched, owner.clone()));
+        if let Some(level) = &shared {
+            let extended = match lease {
+                Lease::Fixed(lease) => level.ask_to_extend(lease).await,
+                _ => Ok(()),
+            };
+            match extended {
+                // The levels of this sort are over, and the others keep the hold.
+                Err(lost) if lost.is_lost() && hold.is_held() => {}
+                extended => return extended.map(|()| shared),
             }
-            return Ok(Some(level));
         }
         let is_in = match enter_children(hold, lease).await {
             Ok(children) => hold.enter(watched, children),
