@@ -188,6 +188,38 @@ async fn i5_a_waiter_that_comes_while_the_subscription_of_its_channel_ends_is_wo
     clean(&server).await;
 }
 
+/// The end of the previous subscription is not answered. Whoever comes meanwhile need not wait for that.
+#[tokio::test]
+async fn f5_i5_a_waiter_that_comes_while_the_end_of_a_subscription_is_not_answered_polls() {
+    let (server, proxy) = proxied().await;
+    let (_one, guard) = held(&server, "x").await;
+    let (_other, keeps) = held(&server, "keeps the connection").await;
+    let polls = Backoff::new().base(ms(100)).cap(ms(300));
+    let builder = Client::builder(&proxy.url()).command_timeout(HALF_A_MINUTE);
+    let client = builder.backoff(polls).connect().await.unwrap();
+    let keeping = wait_for(client.get_lock("keeps the connection"));
+    let first = wait_for(client.get_lock("x"));
+    subscribed(&server, "x").await;
+    let ends = Match::command("UNSUBSCRIBE");
+    let aim = proxy.inject(Fault::SwallowRequest).on(ends).arm();
+    guard.unlock().await.unwrap();
+    gets_in(first).await;
+    eventually("it ends", BEFORE_THE_LEASE, async || aim.fired() == 1).await;
+    let (_one, guard) = held(&server, "x").await;
+    let second = wait_for(client.get_lock("x"));
+    eventually("both wait", BEFORE_THE_LEASE, async || {
+        client.stats().waiters == 2
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    gets_in(second).await;
+    keeps.unlock().await.unwrap();
+    gets_in(keeping).await;
+    // Or the server would have the subscription until the time-out.
+    proxy.reset_subscribers();
+    clean(&server).await;
+}
+
 /// The client pings the subscription's own connection every five seconds, and no other more often than once a second.
 #[tokio::test]
 async fn who_waits_is_quiet() {

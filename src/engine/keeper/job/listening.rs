@@ -111,6 +111,13 @@ impl Listening {
         }
     }
 
+    /// Ends all subscriptions now. Nobody waits for the server's answer.
+    pub(super) fn end(&mut self) {
+        for mut subscription in self.subscriptions.drain(..) {
+            tokio::spawn(own(async move { subscription.stop().await }));
+        }
+    }
+
     /// Ends all subscriptions now, also those that are not confirmed.
     pub(super) async fn stop(&mut self) {
         for mut subscription in self.subscriptions.drain(..) {

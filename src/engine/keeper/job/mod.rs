@@ -549,7 +549,8 @@ impl NameJob {
             () = self.job.notified() => {}
             () = self.keeper.core.backend.timers().sleep(LINGER) => {
                 self.with(|gate| gate.set_listening(false));
-                self.listening.stop().await;
+                // Whoever comes next needs this job.
+                self.listening.end();
             }
         }
     }
