@@ -7,8 +7,8 @@
 -- ARGV[4] prefix    - of the readers' timeout keys; the fields of the hash are the rest of their names
 -- ARGV[5] publish   - command that wakes the waiters; PUBLISH when missing
 --
--- Returns   {-2, n} ended; {-8, n} ended, but the wake-up was refused; n: number of an ended hold of the caller, else 0.
---           -5 free or in the other mode; -3 the key is not a read/write lock
+-- Returns   {-2, n} ended; {-8, n} ended, but the wake-up was refused; n: number of the newest ended hold of the caller,
+--           else 0: an older one is lost already. -5 free or in the other mode; -3 the key is not a read/write lock
 -- Publishes '1' (every waiter that can enter may try) when it ended a hold, then '00' as release.lua does
 -- Repeat    finds no hold, returns -5 and publishes nothing
 local lock, wanted, client, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -29,7 +29,7 @@ for i = 1, #fields, 2 do
     redis.pcall('DEL', ARGV[4] .. fields[i] .. ':rwlock_timeout:' .. level)
   end
   if string.sub(fields[i], 1, #client + 1) == client .. ':' then
-    number = tonumber(string.match(fields[i], '^%d+', #client + 2)) or number
+    number = math.max(number, tonumber(string.match(fields[i], '^%d+', #client + 2)) or 0)
   end
 end
 return { type(woken) == 'table' and -8 or -2, number }

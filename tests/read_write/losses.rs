@@ -10,7 +10,8 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, connect, ms, soon};
+use crate::common::{LONG, SHORT, clean, connect, ms, soon};
+use crate::try_read;
 
 /// Readers that waited behind a writer get in together, so their leases end in the same moment.
 #[tokio::test]
@@ -89,4 +90,19 @@ async fn a_downgrade_of_a_hold_whose_key_has_another_type_says_lost() {
     let turned = write.downgrade().await;
     assert!(turned.as_ref().is_err_and(Error::is_lost), "{turned:?}");
     assert_eq!(server.keys().await, ["x"]);
+}
+
+/// What is left of holds that were lost before is released later, and Redis lists fields in no order.
+#[tokio::test]
+async fn a_forced_release_ends_the_newest_hold_of_this_client_at_once() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let reading = try_read(&client, "x").await.unwrap();
+    let before = format!("{}:0", client.id());
+    server.cmd(&["HSET", "x", &before, "1"]).await;
+    let read = client.get_read_write_lock("x").read_lock();
+    assert!(read.force_unlock().await.unwrap());
+    assert_eq!(reading.lost().await, LostReason::Forced);
+    drop(reading);
+    clean(&server).await;
 }
