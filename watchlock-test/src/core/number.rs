@@ -107,7 +107,8 @@ fn scaled(text: &[u8]) -> Option<i128> {
     }
     let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
     // How many zeros the digits lack behind them.
-    let zeros = i32::try_from(PLACES - fraction.len()).ok()? + exponent;
+    let zeros = i32::try_from(PLACES - fraction.len()).ok()?;
+    let zeros = zeros.checked_add(exponent)?;
     let power = 10_i128.checked_pow(zeros.unsigned_abs())?;
     let number = if zeros >= 0 {
         digits.checked_mul(power)?
@@ -205,6 +206,8 @@ mod tests {
             ("1e3", "0.2", "1000.20000000000000001"),
             ("9223372036854775807", "2.5", "9223372036854775810"),
             ("9223372036854775807", "0.1", "9223372036854775807"),
+            ("1", "0e2147483647", "1"),
+            ("1", "0e-2147483648", "1"),
         ] {
             let added = decimal_sum(first.as_bytes(), second.as_bytes());
             assert_eq!(added, Some(Ok(sum.into())));
