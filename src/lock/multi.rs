@@ -85,10 +85,10 @@ use crate::lease::Lease;
 /// **Errors** of one of its locks name that lock. The other locks are given back then. [`Error::Lost`] also when an acquire
 /// repeatedly lost some locks before it had all.
 ///
-/// **Guards.** [`reenter`](LockGuard::reenter) with the same sort of lease (watchdog or fixed) only counts in the guard.
-/// With the other sort it enters each lock again. [`detach`](LockGuard::detach) leaves each lock to its owner, so each
-/// must have one, and [`unlock`](Handle::unlock) gives back the newest detached level of each. Guards that share a level
-/// after `reenter` can neither be detached nor left to expire
+/// **Guards.** [`reenter`](LockGuard::reenter) with the same sort of lease (watchdog or fixed) only counts in the guard, and
+/// lengthens a fixed lease at each lock. With the other sort it enters each lock again. [`detach`](LockGuard::detach)
+/// leaves each lock to its owner, so each must have one, and [`unlock`](Handle::unlock) gives back the newest detached
+/// level of each. Guards that share a level after `reenter` can neither be detached nor left to expire
 /// ([`LeaseError::OtherLevels`](crate::LeaseError::OtherLevels)).
 ///
 /// It cannot see that two clients use the same server: if both have the same lock in one set, the second waits for the

@@ -77,6 +77,23 @@ async fn a_level_with_the_other_sort_of_lease_enters_each_lock() {
     clean(&server).await;
 }
 
+#[tokio::test]
+async fn entering_again_with_a_fixed_lease_lengthens_it_at_each_lock() {
+    let server = RedisServer::start();
+    let client = connect(&server).await;
+    let outer = multi(&client, &["a", "b"]).lock_with_lease(LONG).await;
+    let outer = outer.unwrap();
+    // From here on the script is known.
+    end(outer.reenter(LONG).await.unwrap()).await;
+    server.reset_calls().await;
+    let inner = outer.reenter(LONG * 2).await.unwrap();
+    assert_eq!(server.calls_of("evalsha").await, 2, "one for each lock");
+    assert!(outer.valid_for() > LONG && server.pttl("b").await > 31_000);
+    end(inner).await;
+    end(outer).await;
+    clean(&server).await;
+}
+
 /// Each level of a read lock is a hold of its own.
 #[tokio::test]
 async fn with_read_locks_it_is_held_while_one_of_its_levels_is() {

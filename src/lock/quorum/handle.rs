@@ -240,8 +240,9 @@ impl InspectTarget for LockOfQuorum {
 
 /// Who may enter a lock of a [`Quorum`](crate::Quorum) again: what an [`Owner`](crate::Owner) is to a client.
 ///
-/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease asks no server. When
-/// the owner is dropped, its [detached](crate::LockGuard::detach) levels are given back, with a warning in the log.
+/// From [`Quorum::new_owner`](crate::Quorum::new_owner). Entering again with the same sort of lease asks no server, but to
+/// lengthen a fixed one. When the owner is dropped, its [detached](crate::LockGuard::detach) levels are given back, with a
+/// warning in the log.
 ///
 /// ```no_run
 /// # async fn example(quorum: watchlock::Quorum) -> Result<(), watchlock::Error> {
