@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use watchlock::PermitId;
 
-use crate::inspect::HeldKind;
+use crate::inspect::{Held, HeldKind};
 use crate::options::{Kind, ReleaseOptions};
 use crate::show::{look, text_of};
 use crate::status::{Failure, Status};
@@ -25,7 +25,7 @@ pub(crate) async fn release(options: &ReleaseOptions) -> Result<Status, Failure>
     let Some((lock, details)) = look(server, masters, &options.name, options.kind).await? else {
         return free();
     };
-    let taken = taken(options, lock.kind)?;
+    let taken = taken(options, &lock)?;
     say(&text_of(&lock, &details));
     if !options.yes && !confirmed() {
         warn("nothing was released");
@@ -56,8 +56,13 @@ enum Taken {
     Permit(PermitId),
 }
 
-fn taken(options: &ReleaseOptions, found: HeldKind) -> Result<Taken, Failure> {
-    let wrong = match (found, options.permit) {
+fn taken(options: &ReleaseOptions, found: &Held) -> Result<Taken, Failure> {
+    // One without permits that are taken may be expirable.
+    let has_own_records = found.kind == HeldKind::Counting && !found.holders.is_empty();
+    let wrong = match (found.kind, options.permit) {
+        _ if has_own_records => {
+            "it is a semaphore that is not expirable: a permit comes back from its holder, or with its lease"
+        }
         (HeldKind::Expirable | HeldKind::Counting, Some(id)) => return Ok(Taken::Permit(id)),
         (HeldKind::Lock(_), Some(_)) => "it is no semaphore, which has permits",
         (HeldKind::Expirable | HeldKind::Counting, None) => "it is a semaphore: say --permit ID",

@@ -445,3 +445,22 @@ async fn permits_of_a_plain_semaphore_are_shown_with_their_client() {
         "{id}\n{shown}\n{json}"
     );
 }
+
+/// An operator who asks for that must not read that they are not taken, or what to write instead.
+#[tokio::test]
+async fn permits_of_a_plain_semaphore_are_not_released_by_their_id() {
+    let server = RedisServer::start();
+    let client = watchlock::Client::connect(server.url()).await;
+    let imports = client.expect("it connects").get_semaphore("imports");
+    let imports = imports.with_permits(3);
+    let permit = imports.acquire().await.expect("three are free");
+    let holders = imports.holders().await.expect("it answers");
+    let id = holders[0].hold_id.as_str();
+    let of_id = ["release", "--yes", "--permit", id, "imports"];
+    for options in [&of_id[..], &["release", "--yes", "imports"]] {
+        let refused = said(&mut at(&server, options));
+        assert_eq!(refused.status, 78, "{}", refused.err);
+        assert!(refused.err.contains("not expirable"), "{}", refused.err);
+    }
+    permit.release().await.expect("it is held");
+}
