@@ -88,15 +88,18 @@ impl Java {
         self.call("lock", named(owner, name)).await
     }
 
-    /// Whether it has a master that takes commands.
-    pub(crate) async fn goes_on(&self) -> bool {
+    /// Whether it takes locks at this server, the new master. The old one takes them, too, until it is a replica.
+    pub(crate) async fn goes_on_at(&self, master: &RedisServer) -> bool {
         let mut fields = named("goes on", "goes on");
         fields["lease_ms"] = json!(1_000);
-        self.try_call("lock", fields).await.is_ok()
+        let locks = self.try_call("lock", fields).await.is_ok();
+        let is_there = locks && master.exists("goes on").await;
+        let unlocks = locks
             && self
                 .try_call("unlock", named("goes on", "goes on"))
                 .await
-                .is_ok()
+                .is_ok();
+        is_there && unlocks
     }
 
     pub(crate) async fn lock_with_lease(&self, owner: &str, name: &str, lease: Duration) -> Answer {

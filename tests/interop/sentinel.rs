@@ -41,7 +41,8 @@ impl Both {
         self.deployment.fail_over().await;
         let sentinels = self.deployment.sentinels();
         let new = self.deployment.master_after(self.first(), sentinels).await;
-        eventually("Java goes on", LONG, async || self.java.goes_on().await).await;
+        let goes_on = async || self.java.goes_on_at(new).await;
+        eventually("Java goes on there", LONG, goes_on).await;
         new
     }
 }
