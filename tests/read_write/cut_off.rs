@@ -277,14 +277,18 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     eventually("both verified it", LONG, async || verified.seen() > 1).await;
     let releases = Match::script(&script("rw/release.lua")).and(Match::arg("x"));
     let releases = proxy.count(releases);
+    let accepted = proxy.accepted();
     let swallowed = lose(&proxy, &Fault::SwallowRequest);
     let longer = soon(lock.try_lock(Duration::ZERO, MINUTE)).await;
     assert!(longer.unwrap_err().is_transient());
     assert_eq!(swallowed.fired(), 1, "it was a join");
     tokio::time::sleep(ms(200)).await; // nothing to wait for: silence is what is looked at
     assert_eq!(releases.seen(), 0);
-    // It may be sent on the connection whose loss is not known yet: the keeper's answer came over it late.
-    eventually("Redis has it", LONG, async || first.verify().await.is_ok()).await;
+    eventually("the silent connection is replaced", LONG, async || {
+        proxy.accepted() > accepted
+    })
+    .await;
+    first.verify().await.unwrap();
     assert!(try_write(&other, "x").await.is_none(), "it is read");
     first.unlock().await.unwrap();
     clean(&server).await;
