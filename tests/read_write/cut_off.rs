@@ -1,5 +1,6 @@
 //! Joins and downgrades whose caller goes away at any await (I9), or whose request or reply is lost (F3).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -288,6 +289,48 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
         proxy.accepted() > accepted
     })
     .await;
+    first.verify().await.unwrap();
+    assert!(try_write(&other, "x").await.is_none(), "it is read");
+    first.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// It waits for less than a time-out after it is sent, so when it fails the connection has not been silent for that long.
+#[tokio::test]
+async fn f3_a_connection_that_falls_silent_behind_a_join_that_is_sent_late_is_replaced() {
+    let (server, proxy, client, other) = scene().await;
+    let lock = client.get_read_write_lock("x").read_lock();
+    let proxy = Arc::new(proxy);
+    // The server knows the scripts.
+    let first = lock.lock().await.unwrap();
+    let again = lock.lock_with_lease(MINUTE).await.unwrap();
+    again.unlock().await.unwrap();
+    eventually("the keeper is connected", LONG, async || {
+        proxy.commands().contains_key("PING")
+    })
+    .await;
+    let slow = proxy.inject(Fault::DelayReply(ms(500)));
+    let slow = slow.on(Match::when(|command| command.name() == "CLIENT"));
+    let slow = slow.times(1).arm();
+    let swallowed = lose(&proxy, &Fault::SwallowRequest);
+    let through = Arc::clone(&proxy);
+    // Each runtime has connections of its own, so this one has to connect.
+    let on_another_runtime = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let longer = soon(lock.try_lock(Duration::ZERO, MINUTE * 2)).await;
+            assert!(longer.unwrap_err().is_transient());
+            let accepted = through.accepted();
+            eventually("the silent connection is replaced", LONG, async || {
+                through.accepted() > accepted
+            })
+            .await;
+        });
+    });
+    let joined = tokio::task::spawn_blocking(|| on_another_runtime.join());
+    joined.await.unwrap().unwrap();
+    assert!(slow.fired() > 0, "it waited for a connection");
+    assert_eq!(swallowed.fired(), 1, "it was a join");
     first.verify().await.unwrap();
     assert!(try_write(&other, "x").await.is_none(), "it is read");
     first.unlock().await.unwrap();

@@ -166,20 +166,20 @@ impl Pending {
 
     /// Whether its reply came. Nobody may have polled it since.
     pub(crate) fn is_answered(&self) -> bool {
-        self.look_for_reply(Duration::ZERO, Duration::MAX);
+        self.look_for_reply(Duration::ZERO, None);
         self.outcome().is_some()
     }
 
     /// Ends it: no reply came within a command time-out, or nobody wants it any more. If it was not sent yet, it never
     /// will be.
     pub(crate) fn overdue(&self) {
-        self.look_for_reply(Duration::ZERO, self.shared.lane.command_timeout());
+        self.look_for_reply(Duration::ZERO, Some(self.shared.lane.command_timeout()));
         self.shared.end();
     }
 
     /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
     /// all was read on it for `silence`. The caller waited for at least `waited` after the submission.
-    fn look_for_reply(&self, waited: Duration, silence: Duration) {
+    fn look_for_reply(&self, waited: Duration, silence: Option<Duration>) {
         let shared = &self.shared;
         let lane = &shared.lane;
         // What is only written by this look cannot be answered yet.
@@ -195,11 +195,10 @@ impl Pending {
             Run::Live { .. } | Run::Over(_) => None,
         };
         // Before the end: the next command of the caller must not go over a silent connection.
-        if let Some(before) = traffic
-            && waited >= silence
+        if let (Some(silence), Some(before)) = (silence, traffic)
             && written.is_some_and(|written| written.has_asked_since(before))
         {
-            before.give_up_if_silent(lane, silence);
+            before.give_up_if_silent(lane, silence, waited);
         }
         lane.admit();
     }
@@ -266,8 +265,8 @@ impl Pending {
     }
 
     /// Waits for the reply for `limit` from when it is submitted. After that it returns the command, which still runs, so
-    /// that the caller can try once more and listen to [both](Self::however_late). The next try uses another connection
-    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is submitted it waits
+    /// that the caller can try once more and listen to both. The next try uses another connection if nothing was received
+    /// for longer than [a reply may take](Lane::longest_silence). Until it is submitted it waits
     /// without a limit: it fails when an attempt to connect does.
     pub(crate) async fn within_one_try(mut self, limit: Duration) -> Result<CommandResult, Self> {
         let lane = Arc::clone(&self.shared.lane);
@@ -282,18 +281,8 @@ impl Pending {
                 break;
             }
         }
-        self.look_for_reply(limit, lane.longest_silence());
+        self.look_for_reply(limit, Some(lane.longest_silence()));
         self.outcome().ok_or(self)
-    }
-
-    /// Waits on for the reply to a command that was submitted, for `limit` from then on.
-    pub(crate) async fn however_late(self, limit: Duration) -> CommandResult {
-        // The limit of one try may have been shorter than a silence that counts.
-        let silence = self.shared.lane.longest_silence();
-        match self.within_one_try(silence).await {
-            Ok(outcome) => outcome,
-            Err(late) => late.within(limit).await,
-        }
     }
 
     /// The outcome, if it has ended.

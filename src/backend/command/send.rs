@@ -371,19 +371,23 @@ impl Traffic {
     }
 
     /// Gives the connection up if its traffic since then ended in a silence that counts (rule 4: its runtime has run), or
-    /// does so soon: a reply to an earlier command may have been the last one.
-    pub(super) fn give_up_if_silent(self, lane: &Arc<Lane>, silence: Duration) {
+    /// does so soon: the command may have waited for less than that, and a reply to an earlier command may have been the
+    /// last one.
+    pub(super) fn give_up_if_silent(self, lane: &Arc<Lane>, silence: Duration, waited: Duration) {
         let Some(left) = self.silent_in(silence, lane) else {
             return;
         };
-        if left > Duration::ZERO {
-            let (on, last) = (Arc::downgrade(lane), Self::of(lane));
-            let silence_ends = lane.timers().timer(left);
-            return lane.start_task(async move {
-                silence_ends.await;
-                let Some(on) = on.upgrade() else { return };
-                if Self::of(&on).map(|now| now.read_at) == last.map(|last| last.read_at) {
-                    self.give_up_if_silent(&on, silence);
+        let own = silence.saturating_sub(waited);
+        if !own.is_zero() {
+            let again = move |lane: &_| self.give_up_if_silent(lane, silence, silence);
+            return look_again(lane, own, again);
+        }
+        if !left.is_zero() {
+            let read_at = |lane: &_| Self::of(lane).map(|now| now.read_at);
+            let last = read_at(lane);
+            return look_again(lane, left, move |lane| {
+                if read_at(lane) == last {
+                    self.give_up_if_silent(lane, silence, silence);
                 }
             });
         }
@@ -407,6 +411,18 @@ impl Traffic {
             lane.admit();
         });
     }
+}
+
+/// Looks again after a time, if the lane still exists.
+fn look_again(lane: &Arc<Lane>, after: Duration, look: impl FnOnce(&Arc<Lane>) + Send + 'static) {
+    let on = Arc::downgrade(lane);
+    let timer = lane.timers().timer(after);
+    lane.start_task(async move {
+        timer.await;
+        if let Some(on) = on.upgrade() {
+            look(&on);
+        }
+    });
 }
 
 /// Sends a call on a connection that belongs to no lane.
