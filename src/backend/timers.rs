@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::clock::{Clock, Moment};
 
 /// The timers of one runtime.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Timers {
     runtime: Handle,
     clock: Clock,

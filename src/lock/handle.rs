@@ -510,6 +510,7 @@ impl LockTarget for LockOfClient {
         LockInfo {
             has_queue: kind.has_queue(),
             command_timeout: core.config.command_timeout,
+            timers: Some(core.backend.timers().clone()),
             ..LockInfo::of(core.client_id, kind.names())
         }
     }

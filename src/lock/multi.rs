@@ -17,8 +17,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
@@ -246,6 +248,7 @@ fn joined(infos: Vec<LockInfo>) -> LockInfo {
         joined.locks.extend(info.locks);
         joined.has_queue |= info.has_queue;
         joined.command_timeout = joined.command_timeout.max(info.command_timeout);
+        joined.timers = joined.timers.or(info.timers);
     }
     joined
 }
@@ -338,7 +341,7 @@ async fn acquire(
         end: wait.map(|wait| since + wait),
         hard_end: wait.map(|wait| since + wait.max(set.command_timeout()) + GRACE),
         clock,
-        timers: None,
+        timers: set.info.timers.clone(),
         pauses: Pauses::new(),
         losses: 0,
         refused_at_first: 0,
@@ -353,7 +356,7 @@ struct AcquireAll<'a> {
     end: Option<Moment>,
     /// When it returns at the latest.
     hard_end: Option<Moment>,
-    /// Those of the latest round's first guard.
+    /// Those of one of its clients; of a guard if no lock says.
     timers: Option<Timers>,
     pauses: Pauses,
     losses: u32,
@@ -388,7 +391,7 @@ impl AcquireAll<'_> {
             let Some(guard) = self.wait_for(place).await? else {
                 return Ok(None);
             };
-            self.timers = guard.timers();
+            self.timers = self.timers.take().or_else(|| guard.timers());
             let since = self.clock.now();
             let last = match self.take_rest(place, guard).await {
                 Ok(guards) => return Ok(Some(self.guard(guards))),
@@ -406,8 +409,8 @@ impl AcquireAll<'_> {
             let Some(pause) = self.pause_after(since, last.is_ok()) else {
                 return last;
             };
-            if let Some(timers) = &self.timers {
-                timers.sleep(pause).await;
+            if let Some(timers) = self.timers.clone() {
+                self.by_the_end(timers.sleep(pause)).await;
             }
         }
     }
@@ -447,18 +450,8 @@ impl AcquireAll<'_> {
             .into_guard()
     }
 
-    /// A step begins. If it is much later than when it should have returned, its caller was not polled, or the process
-    /// stood still. That is not the silence of a lock, so there is time for one more answer.
-    fn begin_step(&mut self) {
-        let now = self.clock.now();
-        if self.hard_end.is_some_and(|end| now > end + GRACE) {
-            self.hard_end = Some(now + self.set.command_timeout() + GRACE);
-        }
-    }
-
     /// Waits for one lock while it holds none.
     async fn wait_for(&mut self, place: usize) -> Result<Option<LockGuard>, Error> {
-        self.begin_step();
         let lock = &self.set.locks[place];
         let Some(end) = self.end else {
             return match self.lease {
@@ -480,11 +473,30 @@ impl AcquireAll<'_> {
         Error::from(Failure::silence()).about(name)
     }
 
-    /// The output of `future`, unless it is time to return. The first wait has no timers yet, and needs none.
-    async fn by_the_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        match (&self.timers, self.hard_end) {
-            (Some(timers), Some(end)) => timers.within(self.clock.now().until(end), future).await,
-            _ => Some(future.await),
+    /// The output of `future`, unless it is time to return.
+    ///
+    /// If its timer is late, the caller was not polled, or the process stood still. That is not the silence of a lock, so
+    /// it returns later by as much. Towards the end the timers are short, so that they show when it began.
+    async fn by_the_end<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        let (Some(timers), Some(mut end)) = (self.timers.clone(), self.hard_end) else {
+            return Some(future.await);
+        };
+        let timeout = self.set.command_timeout();
+        let mut future = pin!(future);
+        loop {
+            let now = self.clock.now();
+            let left = now.until(end);
+            let at_most = left.saturating_sub(timeout).max(timeout / 8).min(left);
+            let output = timers.within(at_most, &mut future).await;
+            let late = now.until(self.clock.now()).saturating_sub(at_most);
+            if late > GRACE {
+                end = end + late;
+                self.hard_end = Some(end);
+            }
+            let is_over = at_most == left && late <= GRACE;
+            if output.is_some() || is_over || timers.have_stopped() {
+                return output;
+            }
         }
     }
 
@@ -494,11 +506,12 @@ impl AcquireAll<'_> {
         first: usize,
         guard: LockGuard,
     ) -> Result<Vec<LockGuard>, RoundFailure> {
-        self.begin_step();
         let tray = Tray::new(first, guard);
         let limit = self.set.command_timeout() + 2 * GRACE;
-        let timers = self.timers.as_ref();
-        let timer = timers.map(|timers| tray.taken_away_after(limit, timers));
+        let timer = self
+            .timers
+            .as_ref()
+            .map(|timers| tray.taken_away_after(limit, timers));
         let tried = self.try_rest(first, &tray).await;
         drop(timer);
         let Some(mut got) = tray.take() else {
@@ -531,13 +544,14 @@ impl AcquireAll<'_> {
     }
 
     /// One try for each other lock, all at the same time.
-    async fn try_rest(&self, first: usize, tray: &Tray) -> Result<(), RoundFailure> {
-        let places = (1..self.set.locks.len()).map(|step| (first + step) % self.set.locks.len());
+    async fn try_rest(&mut self, first: usize, tray: &Tray) -> Result<(), RoundFailure> {
+        let (set, lease) = (self.set, self.lease);
+        let places = (1..set.locks.len()).map(|step| (first + step) % set.locks.len());
         let mut tries: FuturesUnordered<_> = places
             .clone()
             .map(|place| async move {
-                let lock = &self.set.locks[place];
-                (place, lock.try_lock(Duration::ZERO, self.lease).await)
+                let lock = &set.locks[place];
+                (place, lock.try_lock(Duration::ZERO, lease).await)
             })
             .collect();
         let collecting = collect_until_refused(&mut tries, tray);
@@ -561,12 +575,20 @@ impl AcquireAll<'_> {
     }
 }
 
-/// Puts the granted locks on the tray, up to the first try that is refused. None when no more is refused.
+/// Puts the granted locks on the tray, up to the first try that is refused. None when no more is refused, or when the tray
+/// was emptied: what is granted from then on would only be given back.
 async fn collect_until_refused(
     tries: &mut (impl Stream<Item = (usize, Result<Option<LockGuard>, Error>)> + Unpin),
     tray: &Tray,
 ) -> Option<RoundFailure> {
-    while let Some((place, tried)) = tries.next().await {
+    while let Some((place, tried)) = poll_fn(|context| {
+        if tray.is_emptied() {
+            return Poll::Ready(None);
+        }
+        tries.poll_next_unpin(context)
+    })
+    .await
+    {
         match tried {
             Ok(Some(guard)) => tray.put(place, guard),
             Ok(None) => return Some(RoundFailure::Busy(place)),
@@ -599,6 +621,10 @@ impl Tray {
     fn has(&self, place: usize) -> bool {
         let tray = self.0.lock();
         tray.iter().flatten().any(|(of, _)| *of == place)
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.0.lock().is_none()
     }
 
     /// All guards, unless they were taken away.

@@ -12,6 +12,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::guard::{HasLevel, LockGuard};
+use crate::backend::Timers;
 use crate::error::Error;
 use crate::lease::Lease;
 use crate::names::Names;
@@ -220,6 +221,8 @@ pub struct LockInfo {
     pub(super) has_queue: bool,
     /// The longest command time-out of its clients.
     pub(super) command_timeout: Duration,
+    /// Those of one of its clients.
+    pub(super) timers: Option<Timers>,
 }
 
 impl LockInfo {

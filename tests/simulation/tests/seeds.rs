@@ -60,7 +60,8 @@ fn nothing_is_violated_by_semaphores() {
 fn nothing_that_a_replica_acknowledged_is_lost_when_it_takes_over() {
     // In 2627 a request for places ran behind the release of a hold that it named. In 5296 and 6504, far from the server,
     // tries waited in the client until they were given up. In 6864 a job asked again and again for a poll that was over.
-    let failed = [2627, 5296, 6504, 6864];
+    // In the others a multi-lock whose process stood still began its whole time-out anew.
+    let failed = [2627, 5296, 6504, 6864, 20_000_042, 20_002_395];
     all_fine(failed.into_iter().chain(0..50).map(Plan::of_replica));
 }
 
