@@ -338,3 +338,34 @@ async fn after_a_quiet_spell_one_knock_serves_all_commands() {
     assert!(pings < 10, "{pings}");
     drop(guards);
 }
+
+/// When answers come late, the client has fewer commands under way. Futures that nobody polls keep none of these places.
+#[tokio::test]
+async fn answers_that_nobody_looks_at_keep_no_command_from_a_server_that_was_slow() {
+    const WAITING: usize = 380;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let lock = client.get_lock("x");
+    // The most that there can be under way.
+    for _ in 0..800 {
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    let mut left: Vec<_> = (0..WAITING).map(|_| Box::pin(lock.is_locked())).collect();
+    for future in &mut left {
+        assert!(poll_once(future).await.is_none());
+        // One task may not send them all in one go.
+        tokio::task::yield_now().await;
+    }
+    // Its answer comes behind theirs.
+    assert!(!lock.is_locked().await.unwrap());
+    let asked = |count: usize| (0..count).map(|_| lock.is_locked());
+    proxy.latency(ms(400));
+    for answer in futures_util::future::join_all(asked(400)).await {
+        assert!(!answer.unwrap());
+    }
+    proxy.latency(Duration::ZERO);
+    let guard = soon(try_once(&client, "x")).await.unwrap();
+    guard.expect("it is free").unlock().await.unwrap();
+    drop(left);
+}

@@ -284,10 +284,11 @@ impl Window {
         self.grows_fast.store(true, Ordering::Relaxed);
     }
 
-    /// Whether more than half of the places are taken. Up to that many commands may keep theirs although they are answered.
+    /// Whether more places are taken than commands may keep although they are answered: half of the fewest that there are,
+    /// however many there are now.
     pub(super) fn is_scarce(&self) -> bool {
         let places = Places::of(self.places.load(Ordering::SeqCst));
-        places.free < places.all / 2
+        places.all - places.free > FIRST / 2
     }
 
     /// Whether commands wait.
