@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use watchlock::{Client, Lease, LostReason};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
+use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, ms, soon, try_once};
 use crate::scene::Load;
@@ -202,6 +203,42 @@ async fn guards_that_were_dropped_at_a_silent_master_delay_no_release_at_another
     })
     .await;
     cluster.node(master).resume();
+}
+
+/// They all try to listen at the old master at first, one after the other.
+#[tokio::test]
+async fn hundreds_of_waiters_listen_at_the_new_master_soon() {
+    const NAMES: usize = 400;
+    let cluster = RedisCluster::start().await;
+    let holder = Client::connect(&cluster.url()).await.unwrap();
+    let waiter = Client::connect(&cluster.url()).await.unwrap();
+    let master = cluster.owner_of(NAME).await;
+    let (mut guards, mut waits) = (Vec::new(), tokio::task::JoinSet::new());
+    for number in 0..NAMES {
+        let name = format!("{{{NAME}}}:{number}");
+        let lock = holder.get_lock(&name);
+        guards.push(lock.lock_with_lease(LONG * 20).await.unwrap());
+        let lock = waiter.get_lock(&name);
+        waits.spawn(async move { lock.lock().await });
+    }
+    let all_listen = async |node: &RedisServer| {
+        eventually("all listen there", LONG, async || {
+            let (classic, sharded) = (node.channels().await, node.sharded_channels().await);
+            classic.len().max(sharded.len()) == NAMES
+        })
+        .await;
+    };
+    all_listen(cluster.node(master)).await;
+    let replica = cluster.replica_of(master);
+    eventually("the replica has them", LONG, async || {
+        replica.keys().await.len() == NAMES
+    })
+    .await;
+    cluster.node(master).kill();
+    cluster.replaced(master).await;
+    all_listen(replica).await;
+    waits.shutdown().await;
+    drop(guards);
 }
 
 #[tokio::test]

@@ -41,8 +41,9 @@ pub(super) struct HubConnection {
 struct Connecting {
     pace: AttemptPace,
     refusals: Delays,
-    /// The refusal of the last attempt, and the time before which no other attempt is made.
-    refused: Option<(Failure, Moment)>,
+    /// Why the last attempt failed, and until when: whoever came before waits for no other attempt. The server may be gone
+    /// for good, with thousands who want to listen to it.
+    failed: Option<(Failure, Moment)>,
 }
 
 impl HubConnection {
@@ -59,7 +60,7 @@ impl HubConnection {
             connecting: tokio::sync::Mutex::new(Connecting {
                 pace: AttemptPace::new(config.backoff, fastrand::u64(..)),
                 refusals: refusals(),
-                refused: None,
+                failed: None,
             }),
         })
     }
@@ -72,16 +73,17 @@ impl HubConnection {
 
     /// The listener of the connection. Connects if there is none.
     pub(super) async fn listener(&self) -> Result<Arc<Listener>, Failure> {
+        let came = self.config.clock.now();
         let mut connecting = self.connecting.lock().await;
         if let Some(listener) = self.current() {
             return Ok(listener);
         }
-        let now = self.config.clock.now();
-        if let Some((failure, until)) = &connecting.refused
-            && now < *until
+        if let Some((failure, until)) = &connecting.failed
+            && came < *until
         {
             return Err(failure.clone());
         }
+        let now = self.config.clock.now();
         tokio::time::sleep(connecting.pace.wait(now)).await;
         connecting.pace.attempt(self.config.clock.now());
         let connected = self.connect().await;
@@ -119,10 +121,16 @@ impl HubConnection {
 }
 
 impl Connecting {
-    /// Records the result of an attempt.
+    /// Records the result of an attempt. A refusal is not repeated for a while.
     fn record(&mut self, now: Moment, failure: Option<&Failure>) {
-        let refusal = failure.filter(|failure| is_refusal(failure));
-        self.refused = refusal.map(|failure| (failure.clone(), now + self.refusals.step()));
+        self.failed = failure.map(|failure| {
+            let pause = if is_refusal(failure) {
+                self.refusals.step()
+            } else {
+                Duration::ZERO
+            };
+            (failure.clone(), now + pause)
+        });
         if failure.is_none() {
             self.refusals.reset();
         }
