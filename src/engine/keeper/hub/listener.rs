@@ -81,6 +81,14 @@ struct Channel {
     leaving: bool,
 }
 
+impl Channel {
+    /// Messages do not arrive any more.
+    fn end(&mut self) {
+        self.confirmed = false;
+        self.routes.drain(..).for_each(|route| route.end());
+    }
+}
+
 pub(super) enum SubscribeError {
     /// The connection has ended.
     Closed,
@@ -266,16 +274,20 @@ impl Listener {
             for (name, channel) in channels.iter_mut() {
                 if !channel.routes.is_empty() && is_meant(name) {
                     broken.push(name.clone());
-                    channel.confirmed = false;
-                    channel.routes.drain(..).for_each(|route| route.end());
+                    channel.end();
                 }
             }
         }
+        self.ended(!broken.is_empty());
+        broken
+    }
+
+    /// Subscriptions may have ended. The connection ends with the last route.
+    fn ended(&self, any: bool) {
         self.changed.notify_waiters();
-        if !broken.is_empty() && !self.is_used() {
+        if any && !self.is_used() {
             self.end();
         }
-        broken
     }
 
     fn take(&self, event: ChannelEvent, cluster: &Cluster) {
@@ -295,18 +307,16 @@ impl Listener {
                 self.changed.notify_waiters();
             }
             ChannelEvent::Ended(channel) => {
-                if !self.is_leaving(&channel) {
+                let mut channels = self.channels.lock();
+                let channel = channels.as_mut().and_then(|all| all.get_mut(&channel));
+                if let Some(channel) = channel.filter(|channel| !channel.leaving) {
                     cluster.doubt();
-                    self.break_where(|name| *name == *channel);
+                    channel.end();
+                    drop(channels);
+                    self.ended(true);
                 }
             }
         }
-    }
-
-    fn is_leaving(&self, channel: &str) -> bool {
-        let channels = self.channels.lock();
-        let channel = channels.as_ref().and_then(|all| all.get(channel));
-        channel.is_none_or(|channel| channel.leaving)
     }
 
     fn sink(&self) -> Option<Sink> {
@@ -439,7 +449,41 @@ fn event_of(push: &PushInfo) -> Option<ChannelEvent> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::backend::Dialer;
+
+    /// A node that becomes a replica ends all of them at once, each by a message of its own.
+    #[test]
+    fn thousands_of_subscriptions_end_in_no_time() {
+        const MANY: usize = 20_000;
+        let name = |number: usize| -> Box<str> { format!("channel:{number}").into() };
+        let route = Arc::<Route>::default();
+        let channel = || Channel {
+            routes: vec![Arc::clone(&route)],
+            confirmed: true,
+            ..Channel::default()
+        };
+        let channels = (0..MANY).map(|number| (name(number), channel()));
+        let listener = Listener {
+            sink: Mutex::new(None),
+            channels: Mutex::new(Some(channels.collect())),
+            heard: AtomicU32::new(0),
+            answers: AtomicU32::new(0),
+            tasks: Mutex::default(),
+            changed: Notify::new(),
+        };
+        let template = Dialer::from_url("redis://127.0.0.1/", None).unwrap();
+        let cluster = Cluster::new(Arc::new(template), None, None);
+        let begun = Instant::now();
+        for number in 0..MANY {
+            assert!(!listener.is_closed());
+            listener.take(ChannelEvent::Ended(name(number)), &cluster);
+        }
+        assert!(listener.is_closed() && route.is_broken());
+        assert!(begun.elapsed() < Duration::from_secs(3));
+    }
 
     #[test]
     fn a_repeated_message_is_ignored() {
