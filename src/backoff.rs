@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
+/// The longest pause between tries while the server does not answer: others wait for the lock.
+pub(crate) const OUTAGE: Duration = Duration::from_millis(200);
+
 /// How long to wait between tries: exponential, capped, jittered.
 ///
 /// The n-th delay is random in the upper half of `min(cap, base * factor^n)` ("equal jitter"), so that many waiters spread

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::command::{ask, open_fleet, tell};
 use crate::backend::{Failure, Pending};
+use crate::backoff::OUTAGE;
 use crate::engine::core::{Core, Mail};
 use crate::engine::keeper::Engine;
 use crate::error::Error;
@@ -17,9 +18,6 @@ const MOST_COUNTS: i64 = i32::MAX as i64;
 
 /// Redis knows the id of a count for an hour. A repeat must not come later.
 const REPEATED_FOR: Duration = Duration::from_secs(30 * 60);
-
-/// The longest pause before a count is repeated.
-const OUTAGE: Duration = Duration::from_millis(200);
 
 const FAMILY: Family = Family {
     tag: "latch",

@@ -6,7 +6,7 @@ use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, RELEASE, TIMEOUT, VERIFY};
-use super::{calls, hasty, proxied};
+use super::{calls, hasty, minute, proxied};
 use crate::common::{LONG, SHORT, clean, count, gone, ms, poll_once, soon, subscribed};
 
 /// A server refuses before the first write: what it answers so has certainly not run.
@@ -99,7 +99,8 @@ async fn i2_a_hold_count_that_could_not_be_written_is_written_later() {
             answer("OOM command not allowed when used memory > 'maxmemory'."),
         ),
     ] {
-        let client = hasty(&proxy.url()).connect().await.unwrap();
+        let client = hasty(&proxy.url()).backoff(minute());
+        let client = client.connect().await.unwrap();
         let outer = client.get_lock(name).lock().await.unwrap();
         let fail = || proxy.inject(fault.clone()).on(calls(RELEASE, name)).arm();
         let right = async |what: &str| {

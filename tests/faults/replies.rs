@@ -8,7 +8,7 @@ use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 
 use super::{
     ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, REENTER, RELEASE, TIMEOUT, VERIFY, calls, hasty,
-    proxied,
+    minute, proxied,
 };
 use crate::common::{
     LONG, SHORT, clean, connect, count, gone, ms, poll_once, soon, subscribed, try_once,
@@ -73,9 +73,13 @@ async fn i8_validity_counts_from_the_send_however_late_the_reply() {
 #[tokio::test]
 async fn f4_i7_an_acquire_that_runs_after_the_hold_leaves_no_ghost() {
     let (server, proxy) = proxied().await;
-    for by_drop in [false, true] {
-        let name = if by_drop { "dropped" } else { "unlocked" };
-        let client = hasty(&proxy.url()).connect().await.unwrap();
+    for (name, by_drop, backoff) in [
+        ("unlocked", false, Backoff::new()),
+        ("dropped", true, Backoff::new()),
+        ("without polls", true, minute()),
+    ] {
+        let client = hasty(&proxy.url()).backoff(backoff);
+        let client = client.connect().await.unwrap();
         let late = Fault::DelayRequest(TIMEOUT * 5);
         proxy.inject(late).on(calls(ACQUIRE, name)).arm();
         let guard = soon(client.get_lock(name).lock_with_lease(HALF_A_MINUTE)).await;

@@ -19,6 +19,7 @@ use scopeguard::guard;
 
 use super::shared::Keeper;
 use crate::backend::{Failure, Pending};
+use crate::backoff::OUTAGE;
 use crate::clock::Moment;
 use crate::engine::caller::count::{Writing, call, present, written};
 use crate::engine::core::{give_up_release, settle_release};
@@ -26,9 +27,6 @@ use crate::engine::gate::answers::SentAs;
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{HoldState, Phase};
 use crate::error::LostReason;
-
-/// The longest pause between two sends of a release that fails: others wait for the lock.
-const OUTAGE: Duration = Duration::from_millis(200);
 
 /// The longest time for which releases of a tainted hold are repeated.
 const GHOST: Duration = Duration::from_secs(60);
@@ -50,7 +48,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         keeper.pause(core.now().until(owed_until)).await;
     }
     let give_up = lease_ends.max(core.now() + core.config.command_timeout + ghost_time(&hold));
-    let mut delays = core.config.backoff.delays(hold.number);
+    let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
     let (mut answered_since, mut unreleased) = (None, None);
     loop {
         // Read before the send: a request for a place may run after this release, and its answer may arrive with that
@@ -79,7 +77,6 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
                 if answered_since.is_none() {
                     unreleased.get_or_insert_with(|| core.report.is_unreleased());
                 }
-                pause = pause.min(OUTAGE);
                 let over = now >= give_up;
                 if over {
                     give_up_release(core, &hold, failure);
@@ -144,7 +141,7 @@ pub(super) async fn downgrade_at(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: M
 /// Writes the count, or the downgrade, of `hold` until Redis has it.
 pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     let core = &keeper.core;
-    let mut delays = core.config.backoff.delays(hold.number);
+    let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
     while let Some(levels) = hold.with(HoldState::begins_needed_count) {
         let count = present(&hold, levels);
         let writing = Writing::begun(core, &hold, count);

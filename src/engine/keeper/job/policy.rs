@@ -16,13 +16,10 @@
 
 use std::time::Duration;
 
-use crate::backoff::{Backoff, Delays};
+use crate::backoff::{Backoff, Delays, OUTAGE};
 use crate::clock::Moment;
 use crate::engine::gate::LastAnswer;
 use crate::engine::gate::succession::PASS_ON_FOR;
-
-/// The longest pause between tries, and between repeats of a release, while the server does not answer.
-const OUTAGE: Duration = Duration::from_millis(200);
 
 /// For how long a lock that changed hands is expected to change hands again: the pass-on window of the other client,
 /// doubled for a busy machine.
