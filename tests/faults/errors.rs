@@ -1,5 +1,7 @@
 //! What a server refuses for long: how much a wait puts up with. `tests/kinds` has the error of each refusal.
 
+use std::time::Instant;
+
 use futures_util::future::join_all;
 use serde_json::json;
 use watchlock::{Backoff, Client, Clock, Error, Lease};
@@ -8,7 +10,7 @@ use watchlock_support::proxy::{Direction, Fault};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
-use super::{ACQUIRE, REENTER, RELEASE, calls, proxied};
+use super::{ACQUIRE, BEFORE_THE_LEASE, REENTER, RELEASE, calls, hasty, minute, proxied};
 use crate::common::{LONG, SHORT, clean, connect, ms, soon, subscribed, try_once};
 
 fn is_refused(error: &Error) -> bool {
@@ -280,5 +282,24 @@ async fn a_reentry_that_is_refused_is_repeated_with_pauses() {
     assert!((2..40).contains(&aim.fired()), "{}", aim.fired());
     aim.cancel();
     outer.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// However long the pauses are between tries for a lock that is busy.
+#[tokio::test]
+async fn a_reentry_that_is_refused_once_is_repeated_soon() {
+    let (server, proxy) = proxied().await;
+    let builder = hasty(&proxy.url()).backoff(minute());
+    let client = builder.connect().await.unwrap();
+    let outer = client.get_lock("soon").lock().await.unwrap();
+    let loading = Fault::Answer("LOADING Redis is loading the dataset in memory".into());
+    let aim = proxy.inject(loading).on(calls(REENTER, "soon")).arm();
+    let asked = Instant::now();
+    let inner = outer.reenter(Lease::Watchdog).await.unwrap();
+    assert!(asked.elapsed() < BEFORE_THE_LEASE / 3);
+    assert_eq!(aim.fired(), 1);
+    for guard in [inner, outer] {
+        guard.unlock().await.unwrap();
+    }
     clean(&server).await;
 }

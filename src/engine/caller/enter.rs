@@ -16,6 +16,7 @@ use scopeguard::{ScopeGuard, guard};
 use super::count::Writing;
 use super::release::{drop_level, give_back};
 use crate::backend::{CommandResult, Failure, Pending};
+use crate::backoff::OUTAGE;
 use crate::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::gate::ticket::{GRACE, Patience, Request};
@@ -170,7 +171,7 @@ pub(crate) async fn write(
             (gives_up, Moment::NEVER)
         }
     };
-    let mut delays = core.config.backoff.delays(hold.number);
+    let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
     // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
