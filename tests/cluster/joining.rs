@@ -1,7 +1,8 @@
 //! How a client becomes one of a cluster, and keeps out of another.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -196,6 +197,29 @@ async fn a_node_whose_address_belongs_to_another_cluster_is_not_used() {
     let guard = soon(client.get_lock(NAME).lock()).await.unwrap();
     assert!(node.exists(NAME).await);
     guard.unlock().await.unwrap();
+}
+
+/// A node may say no host: that means its own, which the client reaches elsewhere already.
+#[tokio::test]
+async fn a_node_that_says_no_host_is_looked_for_where_it_is() {
+    let cluster = RedisCluster::with(3, 0, |options| {
+        options.config_since_7("cluster-preferred-endpoint-type", "unknown-endpoint")
+    });
+    let cluster = cluster.await;
+    let asked = Arc::<Mutex<BTreeSet<String>>>::default();
+    let hosts = Arc::clone(&asked);
+    let client = Client::builder(&cluster.url()).node_addresses(move |host, port| {
+        hosts.lock().unwrap().insert(host.to_owned());
+        ("localhost".to_owned(), port)
+    });
+    let client = client.connect().await.unwrap();
+    joins(&client).await;
+    let slot = cluster.slot_of("job:0").await;
+    let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
+    cluster.move_slot(slot, to).await;
+    joins(&client).await;
+    let asked = asked.lock().unwrap();
+    assert_eq!(*asked, BTreeSet::from(["127.0.0.1".to_owned()]));
 }
 
 /// The only address that answered at first has no slots. Later the others answer, too.

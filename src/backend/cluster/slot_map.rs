@@ -99,25 +99,19 @@ impl Cluster {
 
     /// Replaces the map by the answer of a node.
     pub(crate) fn learn(&self, ranges: Vec<Range>) {
-        let mapped = ranges.into_iter().map(|range| Range {
-            endpoint: self.address(range.endpoint),
-            ..range
-        });
+        let mapped = ranges
+            .into_iter()
+            .map(|range| (self.address(&range.endpoint), range));
         // Before the lock: the application's code maps addresses.
         let ranges: Vec<_> = mapped.collect();
         let mut map = self.map.write();
         let mut nodes: Vec<Arc<ClusterNode>> = Vec::new();
         let mut slots = vec![None; SLOTS.into()];
-        for Range {
-            first,
-            last,
-            endpoint,
-            id,
-        } in ranges
-        {
-            let id = id.as_deref();
+        for (endpoint, range) in ranges {
+            let Range { first, last, .. } = range;
+            let id = range.id.as_deref();
             let node = find(&nodes, &endpoint, id).or_else(|| find(&map.nodes, &endpoint, id));
-            let node = node.unwrap_or_else(|| self.new_node(endpoint));
+            let node = node.unwrap_or_else(|| self.new_node(endpoint, &range.endpoint.host));
             node.takes_id(id);
             slots[first.index()..=last.index()].fill(Some(Arc::clone(&node)));
             add(&mut nodes, node);
@@ -142,13 +136,13 @@ impl Cluster {
     pub(crate) fn redirected(&self, redirect: Redirect) -> Arc<ClusterNode> {
         let Redirect {
             slot,
-            endpoint,
+            endpoint: named,
             asking,
         } = redirect;
-        let endpoint = self.address(endpoint);
+        let endpoint = self.address(&named);
         let mut map = self.map.write();
         let node = find(&map.nodes, &endpoint, None).unwrap_or_else(|| {
-            let node = self.new_node(endpoint);
+            let node = self.new_node(endpoint, &named.host);
             map.nodes.push(Arc::clone(&node));
             node
         });
@@ -175,21 +169,21 @@ impl Cluster {
         std::mem::take(&mut *self.moved.lock())
     }
 
-    fn new_node(&self, endpoint: Endpoint) -> Arc<ClusterNode> {
-        let dialer = self.template.at(&endpoint.host, endpoint.port);
+    fn new_node(&self, endpoint: Endpoint, named: &str) -> Arc<ClusterNode> {
+        let dialer = self.template.at(&endpoint, named);
         // Relaxed: the numbers only have to be unique.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         Arc::new(ClusterNode::new(number, endpoint, dialer, self.publish))
     }
 
     /// Where to connect to a node. The map is code of the application; if it panics, the node's own address is used.
-    fn address(&self, endpoint: Endpoint) -> Endpoint {
+    fn address(&self, named: &Endpoint) -> Endpoint {
         let Some(addresses) = &self.addresses else {
-            return endpoint;
+            return named.clone();
         };
-        match application::call(|| addresses(&endpoint.host, endpoint.port)) {
+        match application::call(|| addresses(&named.host, named.port)) {
             Some((host, port)) => Endpoint::new(&host, port),
-            None => endpoint,
+            None => named.clone(),
         }
     }
 }
@@ -345,11 +339,17 @@ mod tests {
         });
         let cluster = cluster(Some(map));
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
-        let host_of = |number| cluster.node_of(slot(number)).unwrap().host().to_owned();
+        let node_of = |number| cluster.node_of(slot(number)).unwrap();
+        let host_of = |number| node_of(number).endpoint().host.clone();
         assert_eq!((port_of(&cluster, 0), host_of(0)), (Some(1001), "b".into()));
         assert_eq!(
             (port_of(&cluster, 100), host_of(100)),
             (Some(2), "a".into())
+        );
+        assert_eq!(
+            node_of(0).host(),
+            "a",
+            "what it says without a host is mapped once"
         );
         assert_eq!(
             cluster.redirected(redirect(7, 4, false)).endpoint().port,

@@ -356,10 +356,7 @@ impl Lane {
     }
 
     pub(crate) fn host(&self) -> &str {
-        match &self.config.node {
-            Some(node) => node.host(),
-            None => self.config.dialer.host(),
-        }
+        self.config.dialer.host()
     }
 
     pub(crate) fn command_timeout(&self) -> Duration {

@@ -78,7 +78,7 @@ impl ClusterNode {
     }
 
     pub(crate) fn host(&self) -> &str {
-        &self.endpoint.host
+        self.dialer.host()
     }
 
     pub(crate) fn publish(&self) -> Publish {

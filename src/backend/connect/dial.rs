@@ -41,6 +41,8 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Dialer {
     /// How to connect, and where unless sentinels say so.
     address: Address,
+    /// What nodes of a cluster call the host.
+    named: Option<Box<str>>,
     followed: Option<Followed>,
     /// More addresses of the same cluster.
     seeds: Vec<Address>,
@@ -150,6 +152,7 @@ impl Dialer {
     fn new(address: Address, pool: Option<Pool>) -> Self {
         Self {
             address,
+            named: None,
             followed: None,
             seeds: Vec::new(),
             for_cluster: false,
@@ -171,11 +174,12 @@ impl Dialer {
         })
     }
 
-    /// Connects in the same way to another host.
-    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+    /// Connects in the same way to another server, whose host nodes of a cluster call `named`.
+    pub(crate) fn at(&self, endpoint: &Endpoint, named: &str) -> Self {
         let there = Self {
+            named: Some(named.into()),
             panicked: Arc::clone(&self.panicked),
-            ..Self::new(self.address.at(host, port), None)
+            ..Self::new(self.address.at(&endpoint.host, endpoint.port), None)
         };
         there.identified_by(self.secrets.clone())
     }
@@ -184,8 +188,10 @@ impl Dialer {
         Self { secrets, ..self }
     }
 
+    /// The host that a server means which names none.
     pub(crate) fn host(&self) -> &str {
-        self.now().host()
+        let named = self.named.as_deref();
+        named.unwrap_or_else(|| self.now().host())
     }
 
     fn now(&self) -> &Address {
