@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use watchlock::{Backoff, Client, Lock, LostReason, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, channel, ms, soon};
+use crate::common::{LONG, SHORT, channel, ms, soon, try_once};
 use crate::scene::Load;
 
 pub(crate) const NAME: &str = "job";
@@ -283,4 +285,77 @@ async fn t5_a_hold_that_did_not_move_with_its_slot_is_lost() {
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     assert!(guard.unlock().await.unwrap_err().is_lost());
     stays.unlock().await.unwrap();
+}
+
+/// Makes a server without slots a node, and begins to move a slot there.
+async fn begin_move_to_empty(cluster: &RedisCluster, empty: &RedisServer, slot: u16) {
+    let from = cluster.owner(slot).await.unwrap();
+    let (slot, port) = (slot.to_string(), empty.port().to_string());
+    let meet = ["CLUSTER", "MEET", "127.0.0.1", &port];
+    cluster.node(from).cmd(&meet).await;
+    eventually("it knows who has which slots", LONG, async || {
+        let info: String = empty.query(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:ok")
+    })
+    .await;
+    let [source, target]: [String; 2] = [
+        cluster.node(from).query(&["CLUSTER", "MYID"]).await,
+        empty.query(&["CLUSTER", "MYID"]).await,
+    ];
+    let import = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source];
+    let migrate = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target];
+    for (node, command) in [(empty, import), (cluster.node(from), migrate)] {
+        eventually("they know each other", LONG, async || {
+            node.try_cmd(&command).await.is_ok()
+        })
+        .await;
+    }
+}
+
+/// A node without slots is in no answer about slots.
+#[tokio::test]
+async fn a_single_try_at_a_node_without_slots_outlives_a_question_about_slots() {
+    let cluster = RedisCluster::masters().await;
+    let empty = RedisServer::options().config("cluster-enabled", "yes");
+    let empty = empty.start();
+    let slot = cluster.slot_of(NAME).await;
+    begin_move_to_empty(&cluster, &empty, slot).await;
+    let proxy = Proxy::to(&empty);
+    let (announced, leads_to) = (empty.port(), proxy.port());
+    let client = Client::builder(&cluster.url())
+        .command_timeout(LONG)
+        .node_addresses(move |host, port| {
+            let port = if port == announced { leads_to } else { port };
+            (host.to_owned(), port)
+        });
+    let client = client.connect().await.unwrap();
+    // It is still being connected to when the client asks for the slots.
+    proxy.hold(Direction::Replies);
+    let trying = tokio::spawn({
+        let client = client.clone();
+        async move { try_once(&client, NAME).await }
+    });
+    eventually("it is redirected", LONG, async || proxy.accepted() == 1).await;
+    // Once it asks for the second time, it has used the first answer.
+    for name in ["moved", "moved too"] {
+        let other = cluster.slot_of(name).await;
+        let to = (cluster.owner(other).await.unwrap() + 1) % 3;
+        cluster.move_slot(other, to).await;
+        let asked = async || {
+            let mut asked = 0;
+            for node in cluster.nodes() {
+                asked += node.calls_of("cluster|slots").await;
+            }
+            asked
+        };
+        let before = asked().await;
+        assert!(!client.get_lock(name).is_locked().await.unwrap());
+        eventually("it asks for the slots", LONG, async || {
+            asked().await > before
+        })
+        .await;
+    }
+    proxy.heal();
+    let guard = soon(trying).await.unwrap().unwrap();
+    guard.expect("it is free").unlock().await.unwrap();
 }

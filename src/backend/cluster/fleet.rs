@@ -175,7 +175,9 @@ async fn follow(
             break;
         };
         let asking = redirect.asking;
-        route = fleet.route_to(&cluster.redirected(redirect));
+        let node = cluster.redirected(redirect);
+        let _visit = node.visit();
+        route = fleet.route_to(&node);
         if hop > 1 {
             route.lane.timers().sleep(PAUSE).await;
         }

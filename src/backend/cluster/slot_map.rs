@@ -129,6 +129,10 @@ impl Cluster {
                 _ => {}
             }
         }
+        // While a slot migrates, commands go to a node that may have none yet.
+        for node in map.nodes.iter().filter(|node| node.is_visited()) {
+            add(&mut nodes, Arc::clone(node));
+        }
         *map = Map { slots, nodes };
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct ClusterNode {
     sharded: AtomicBool,
     /// It said that it cannot serve now. Perhaps it was cut off from its peers, and knows only old slots.
     cut_off: AtomicBool,
+    /// Each command that another node sent here has a clone while it is under way.
+    visits: Arc<()>,
 }
 
 impl ClusterNode {
@@ -48,6 +50,7 @@ impl ClusterNode {
             set,
             sharded: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
+            visits: Arc::default(),
         }
     }
 
@@ -58,6 +61,14 @@ impl ClusterNode {
 
     pub(crate) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn visit(&self) -> Arc<()> {
+        Arc::clone(&self.visits)
+    }
+
+    pub(crate) fn is_visited(&self) -> bool {
+        Arc::strong_count(&self.visits) > 1
     }
 
     pub(crate) fn number(&self) -> u32 {
