@@ -212,6 +212,12 @@ impl Server {
         }
         command.query_async(&mut self.connection.clone()).await
     }
+
+    /// The time of its clock, since 1970.
+    pub(crate) async fn time(&self) -> Result<Duration, RedisError> {
+        let (seconds, micros) = self.ask(&[b"TIME"]).await?;
+        Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+    }
 }
 
 /// A server that may be out of reach, with the name by which people know it.

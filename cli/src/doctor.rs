@@ -266,13 +266,13 @@ fn replicas(info: &Info, fails_over: bool) -> Check {
         return Check::unknown(name);
     };
     // slave0:ip=…,port=…,state=online,offset=…,lag=1
-    let acknowledges = |at: u64| {
-        let line = info.get(&format!("slave{at}")).unwrap_or_default();
+    let lines = (0..count).map_while(|at| info.get(&format!("slave{at}")));
+    let acknowledges = |line: &&str| {
         let lag = line.split(',').find_map(|field| field.strip_prefix("lag="));
         let lag = lag.and_then(|lag| lag.parse::<u64>().ok());
         line.contains("state=online") && lag.is_some_and(|lag| lag <= 1)
     };
-    let current = (0..count).filter(|at| acknowledges(*at)).count() as u64;
+    let current = lines.filter(acknowledges).count() as u64;
     let value = format!("{count}, {current} acknowledge");
     let (verdict, advice) = match count {
         0 if fails_over => (Verdict::Advice, "nothing takes over when it fails"),
@@ -297,12 +297,12 @@ async fn clocks(server: &Server) -> [Check; 2] {
     let (mut trips, mut offset) = (Vec::new(), 0);
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let Ok((seconds, micros)) = server.ask::<(u64, u64)>(&[b"TIME"]).await else {
+        let Ok(there) = server.time().await else {
             return [Check::unknown("clock"), Check::unknown("round trip")];
         };
         let trip = start.elapsed();
         trips.push(trip);
-        let there = Duration::from_secs(seconds) + Duration::from_micros(micros) + trip / 2;
+        let there = there.saturating_add(trip / 2);
         let here = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -199,7 +199,8 @@ pub(super) async fn holders_of_permits(
     }
     let time = Call::plain("TIME").for_node_of(names);
     let (seconds, micros): (u64, u64) = ask(core, time).await?;
-    let over = format!("({}", seconds * 1_000 + micros / 1_000);
+    let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
+    let over = format!("({now}");
     let call = Call::plain("ZRANGEBYSCORE").for_node_of(names).key(records);
     let call = call.arg(over).arg("+inf");
     let ids: Vec<Vec<u8>> = ask(core, call.arg("LIMIT").arg(0_u64).arg(MOST as u64)).await?;

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use watchlock::{Client, ClientBuilder, Lease, Quorum};
 
 use crate::common::{ms, soon};
-use crate::fake::command;
+use crate::fake::{Say, command, serve};
 
 const CASES: u64 = 600;
 
@@ -283,4 +283,24 @@ fn expected(words: &[String], rng: &mut Rng, port: u16) -> Vec<u8> {
         _ => "+OK\r\n".to_owned(),
     };
     said.into_bytes()
+}
+
+/// A program in front of the server may say any time, and a semaphore's holders are those whose end is later.
+#[tokio::test]
+async fn an_absurd_time_makes_no_question_panic() {
+    let url = serve(|name| match name {
+        "HELLO" => Say::Now(
+            "*6\r\n$7\r\nversion\r\n$5\r\n7.4.1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n\
+            $4\r\nrole\r\n$6\r\nmaster\r\n",
+        ),
+        "TIME" => Say::Now("*2\r\n$20\r\n18446744073709551615\r\n$20\r\n18446744073709551615\r\n"),
+        "GET" => Say::Now("$1\r\n1\r\n"),
+        "ZRANGEBYSCORE" => Say::Now("*0\r\n"),
+        "EVAL" => Say::Now(":0\r\n"),
+        _ => Say::Now("+OK\r\n"),
+    })
+    .await;
+    let client = soon(Client::connect(&url)).await.unwrap();
+    let holders = soon(client.get_semaphore("x").holders()).await;
+    assert_eq!(holders.unwrap(), []);
 }

@@ -589,8 +589,7 @@ pub(crate) async fn details(server: &Server, key: &[u8]) -> Result<Details, Fail
     let queue = beside(QUEUE, key);
     let queue: Vec<Vec<u8>> = server.ask(&[b"LRANGE", &queue, b"0", b"99"]).await?;
     let writers = beside("watchlock_writers", key);
-    let (seconds, micros): (u64, u64) = server.ask(&[b"TIME"]).await?;
-    let now = (seconds * 1000 + micros / 1000).to_string();
+    let now = server.time().await?.as_millis().to_string();
     let words: [&[u8]; 4] = [b"ZCOUNT", &writers, now.as_bytes(), b"+inf"];
     let writers: u64 = server.ask(&words).await?;
     Ok(Details {

@@ -124,10 +124,9 @@ async fn read(server: &Server, prefix: &[u8], keys: Vec<Vec<u8>>) -> Result<Vec<
         answers::<String>(server, &shared, &[b"TYPE"], &[]),
         answers::<String>(server, &own, &[b"TYPE"], &[]),
         answers::<i64>(server, &keys, &[b"PTTL"], &[]),
-        server.ask::<(u64, u64)>(&[b"TIME"]),
+        server.time(),
     );
-    let (seconds, micros) = now?;
-    let now = seconds * 1000 + micros / 1000;
+    let now = u64::try_from(now?.as_millis()).unwrap_or(u64::MAX);
     let types = shared_types?.into_iter().zip(own_types?);
     let answers = numbers?.into_iter().zip(types).zip(ttls?);
     let mut semaphores = Vec::new();

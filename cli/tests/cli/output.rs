@@ -1,7 +1,7 @@
 //! What is written: to streams that take nothing, and in the words of the server.
 
 use std::fs::File;
-use std::io::{Read, Write, pipe};
+use std::io::{BufRead, BufReader, Write, pipe};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -95,18 +95,18 @@ async fn a_dead_stdout_is_74_unless_nobody_reads_on() {
 const EVIL: &str = "evil\u{1b}[31m\u{9b}\u{202e}";
 const ESCAPED: &str = "evil\\u{1b}[31m\\u{9b}\\u{202e}";
 
-/// A program that answers every command by an error, on a port of its own.
-fn evil_server() -> u16 {
+/// A program that answers each command by what `answer` says to its name, on a port of its own.
+fn fake_server(answer: fn(&str) -> String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let serve = |mut stream: TcpStream| {
-        let mut part = [0; 4096];
-        while let Ok(size @ 1..) = stream.read(&mut part) {
-            let commands = part[..size].split(|byte| *byte == b'*').count() - 1;
-            let answers = format!("-ERR {EVIL}\r\n").repeat(commands);
-            if stream.write_all(answers.as_bytes()).is_err() {
-                return;
-            }
+    let serve = move |mut stream: TcpStream| -> Option<()> {
+        let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+        loop {
+            let count: usize = lines.next()?.ok()?.strip_prefix('*')?.parse().ok()?;
+            let words = (0..count).map(|_| lines.nth(1)?.ok());
+            let words = words.collect::<Option<Vec<_>>>()?;
+            let said = answer(&words.first()?.to_uppercase());
+            stream.write_all(said.as_bytes()).ok()?;
         }
     };
     thread::spawn(move || {
@@ -114,7 +114,7 @@ fn evil_server() -> u16 {
             thread::spawn(move || serve(stream));
         }
     });
-    port
+    format!("redis://127.0.0.1:{port}/")
 }
 
 fn says_nothing_to_a_terminal(said: &Said) {
@@ -126,7 +126,7 @@ fn says_nothing_to_a_terminal(said: &Said) {
 
 #[tokio::test]
 async fn the_words_of_the_server_say_nothing_to_a_terminal() {
-    let url = format!("redis://127.0.0.1:{}/", evil_server());
+    let url = fake_server(|_| format!("-ERR {EVIL}\r\n"));
     for arguments in [
         &["ls"] as &[&str],
         &["show", "x"],
@@ -161,4 +161,22 @@ async fn a_nested_run_finds_the_address() {
     assert!(server.exists("outer").await && server.exists("inner").await);
     job.close();
     assert_eq!(job.end(), (0, String::new()));
+}
+
+#[test]
+fn absurd_numbers_of_the_server_are_no_panic_and_no_work_without_end() {
+    let url = fake_server(|name| match name {
+        "INFO" => "$39\r\nconnected_slaves:18446744073709551615\r\n\r\n".to_owned(),
+        "TIME" => format!("*2\r\n{}", format!("$20\r\n{}\r\n", u64::MAX).repeat(2)),
+        "TYPE" => "+string\r\n".to_owned(),
+        "GET" => "$1\r\n5\r\n".to_owned(),
+        "PTTL" => format!(":{}\r\n", i64::MAX),
+        "LRANGE" => "*0\r\n".to_owned(),
+        "ZCOUNT" => ":0\r\n".to_owned(),
+        _ => "-ERR unknown command\r\n".to_owned(),
+    });
+    for arguments in [&["doctor"] as &[&str], &["show", "x"]] {
+        let mut job = Job::start(watchlock(arguments).env("WATCHLOCK_URL", &url));
+        assert_eq!(job.end(), (0, String::new()), "{arguments:?}");
+    }
 }
