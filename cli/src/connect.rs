@@ -356,6 +356,10 @@ async fn nodes(seed: &Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
             masters.push(master);
         }
     }
+    if masters.is_empty() {
+        let text = "no node of the cluster has slots";
+        return Err(Failure::new(Status::UNAVAILABLE, text));
+    }
     let infos = masters.iter();
     let infos = infos.map(|(host, port)| moved(&seed.info, host, *port));
     let servers = open_all(infos.collect(), pems).await.into_iter();

@@ -9,7 +9,7 @@ use watchlock_support::server::RedisServer;
 use watchlock_support::tls::Certificates;
 use watchlock_support::{eventually, process};
 
-use crate::job::{Job, PATIENCE, UNTIL_EOF, said, watchlock};
+use crate::job::{Job, PATIENCE, UNTIL_EOF, at, said, watchlock};
 
 const JAVA: &str = "0b2d6cc1-6fc0-4f4b-a9f3-0f4a6bb2dd57";
 
@@ -275,5 +275,25 @@ async fn a_lock_is_shown_though_another_master_fails() {
         let shown = show(name);
         let expected = if on_broken { 77 } else { 0 };
         assert_eq!(shown.status, expected, "{name}: {}", shown.err);
+    }
+}
+
+#[test]
+fn a_cluster_without_slots_has_no_locks_to_speak_of() {
+    let server = RedisServer::options().config("cluster-enabled", "yes");
+    let server = server.start();
+    for arguments in [
+        &["ls"] as &[&str],
+        &["show", "x"],
+        &["release", "--yes", "x"],
+        &["doctor"],
+    ] {
+        let tried = said(&mut at(&server, arguments));
+        assert_eq!(
+            (tried.status, tried.out.as_str()),
+            (69, ""),
+            "{arguments:?}"
+        );
+        assert!(tried.err.contains("slots"), "{}", tried.err);
     }
 }
