@@ -55,8 +55,13 @@ async fn locks(options: &ListOptions, masters: Masters) -> Result<(Vec<Held>, bo
     let mut by_name = BTreeMap::<Vec<u8>, (Held, usize)>::new();
     let mut locks = Vec::new();
     for server in &servers {
-        // One more shows that there are more.
-        let most = options.limit.saturating_add(1);
+        let most = if options.server.quorum {
+            // Each server has an order of its own, so parts of their lists would not be of the same locks.
+            usize::MAX
+        } else {
+            // One more shows that there are more.
+            options.limit.saturating_add(1)
+        };
         let found = match inspector.locks(server, &options.pattern, most).await {
             Ok(found) => found,
             Err(error) => {

@@ -297,3 +297,21 @@ fn a_cluster_without_slots_has_no_locks_to_speak_of() {
         assert!(tried.err.contains("slots"), "{}", tried.err);
     }
 }
+
+/// Each server walks over its keys in an order of its own.
+#[tokio::test]
+async fn ls_at_a_quorum_says_when_there_are_more() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let urls = servers.each_ref().map(RedisServer::url).join(" ");
+    for server in &servers {
+        for number in 0..20 {
+            let key = format!("x:{number:02}");
+            server.cmd(&["HSET", &key, &format!("{JAVA}:1"), "1"]).await;
+        }
+    }
+    let ls = ["ls", "--quorum", "--limit", "3"];
+    let listed = said(watchlock(&ls).env("WATCHLOCK_URL", &urls));
+    let rows: Vec<_> = listed.out.lines().skip(1).map(|row| &row[..4]).collect();
+    assert_eq!(rows, ["x:00", "x:01", "x:02"], "{}", listed.out);
+    assert_eq!(listed.err, "watchlock: there are more; --limit is 3\n");
+}
