@@ -259,6 +259,7 @@ impl ServerOptions {
 
     /// All masters, also those that cannot be reached.
     pub(crate) async fn servers(&self) -> Result<Vec<Reached>, Failure> {
+        self.check(Kind::Plain)?;
         // For `rediss://` by redis-rs; set already is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pems = self.pems()?;

@@ -99,6 +99,17 @@ async fn usage_is_64_and_nothing_is_written() {
         "true",
     ];
     assert_eq!(said(&mut watchlock(&two)).status, 64);
+    // The second one would go unheard.
+    let two = format!("{} redis://127.0.0.1:1/", server.url());
+    for arguments in [
+        &["ls"] as &[&str],
+        &["show", "x"],
+        &["release", "--yes", "x"],
+        &["doctor"],
+    ] {
+        let tried = said(watchlock(arguments).env("WATCHLOCK_URL", &two));
+        assert_eq!(tried.status, 64, "{arguments:?}: {}", tried.err);
+    }
     let long = "x".repeat(513);
     assert_eq!(said(&mut at(&server, &["run", &long, "true"])).status, 64);
     // Without an address nothing is guessed.
