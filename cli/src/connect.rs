@@ -294,13 +294,18 @@ impl ServerOptions {
 
     /// The server, or the masters of its cluster.
     async fn behind(&self, mut seed: Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
-        let mode: Vec<redis::Value> = seed.ask(&[b"HELLO"]).await.unwrap_or_default();
-        let mode = mode.chunks(2).any(|pair| match pair {
-            [name, value] => text(name) == "mode" && text(value) == "cluster",
-            _ => false,
+        let hello: Vec<redis::Value> = seed.ask(&[b"HELLO"]).await.unwrap_or_default();
+        let mode = hello.chunks(2).find_map(|pair| match pair {
+            [name, value] if text(name) == "mode" => Some(text(value)),
+            _ => None,
         });
-        if !mode && !self.cluster {
-            return Ok(vec![Ok(seed)]);
+        match (mode.as_deref(), self.cluster) {
+            (Some("cluster"), _) | (None, true) => {}
+            (_, false) => return Ok(vec![Ok(seed)]),
+            (Some(_), true) => {
+                let text = "it is not in cluster mode";
+                return Err(Failure::new(Status::CONFIG, text));
+            }
         }
         seed.in_cluster = true;
         nodes(&seed, pems).await

@@ -139,7 +139,7 @@ async fn configuration_and_wrong_types_are_78() {
     let replica = RedisServer::options().replica_of(&server).start();
     replica.synced().await;
     let file = "/nonexistent/ca.pem";
-    let tried: [Said; 7] = [
+    let tried: [Said; 8] = [
         said(&mut at(&server, &["run", "text", "true"])),
         said(&mut at(
             &server,
@@ -150,6 +150,7 @@ async fn configuration_and_wrong_types_are_78() {
         said(&mut at(&replica, &["run", "x", "true"])),
         said(watchlock(&["run", "x", "true"]).env("WATCHLOCK_URL", "what is this")),
         said(watchlock(&["run", "x", "true"]).env("WATCHLOCK_URL", "")),
+        said(&mut at(&server, &["ls", "--cluster"])),
     ];
     for (at, tried) in tried.iter().enumerate() {
         let expected = if at == 5 { 64 } else { 78 };
