@@ -333,24 +333,31 @@ async fn acquire(
     started: Instant,
 ) -> Result<Option<Taken>, Error> {
     let wanted = Wanted::of(options, locks);
+    let left = || wait.map(|wait| wait.saturating_sub(started.elapsed()));
     if messages.verbose() {
-        // Whatever else it says is found again below.
-        if let Ok(Some(taken)) = wanted.take(Some(Duration::ZERO)).await {
-            return Ok(Some(taken));
+        let first = wanted.take(Some(Duration::ZERO)).await;
+        let is_last = left() == Some(Duration::ZERO);
+        if let Ok(None) = first {
+            tell_holders(options, messages, locks).await;
         }
-        tell_holders(options, messages, locks).await;
+        // Whatever else it says is found again below.
+        if is_last || matches!(first, Ok(Some(_))) {
+            return first;
+        }
     }
-    let left = wait.map(|wait| wait.saturating_sub(started.elapsed()));
-    wanted.take(left).await
+    wanted.take(left()).await
 }
 
-/// Says for whom it waits.
+/// Says for whom it waits; nobody if this user may not see them, or not soon.
 async fn tell_holders(options: &RunOptions, messages: &Messages, locks: &Locks) {
     let name = &options.name;
-    let (who, json) = match options.permits {
-        None => holders_of_lock(options, locks).await,
-        Some(_) => holders_of_permits(options).await,
+    let looking = async {
+        match options.permits {
+            None => holders_of_lock(options, locks).await,
+            Some(_) => holders_of_permits(options).await,
+        }
     };
+    let (who, json) = timeout(LOOK, looking).await.unwrap_or_default();
     let text = if who.is_empty() {
         format!("{name:?} is busy")
     } else {
@@ -377,16 +384,13 @@ async fn holders_of_lock(options: &RunOptions, locks: &Locks) -> (Vec<String>, V
     holders.unzip()
 }
 
-/// The same of the permits that are taken; nobody if this user may not see them, or not soon.
+/// The same of the permits that are taken.
 async fn holders_of_permits(options: &RunOptions) -> (Vec<String>, Vec<Value>) {
     let looking = async {
         let masters = options.server.masters().await?;
         look(&options.server, masters, &options.name, None).await
     };
-    let found = match timeout(LOOK, looking).await {
-        Ok(Ok(found)) => found,
-        _ => None,
-    };
+    let found = looking.await.unwrap_or_default();
     let holders = found.iter().flat_map(|(semaphore, _)| &semaphore.holders);
     holders
         .map(|holder| (holder.shown(), holder.json()))

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use watchlock_support::process::is_alive;
-use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 use watchlock_support::{StallWatch, eventually, wait_until};
 
-use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, watchlock};
+use crate::job::{Job, PATIENCE, UNTIL_EOF, at, gone, said, watchlock};
 
 fn via(proxy: &Proxy, arguments: &[&str]) -> Command {
     let mut command = watchlock(arguments);
@@ -245,4 +245,21 @@ async fn a_short_outage_at_the_end_does_not_make_run_wait_for_all_of_at_least() 
     server.resume();
     wait_until("it leaves the lock to Redis", PATIENCE, || job.has_ended());
     assert!(server.pttl("x").await > 30_000);
+}
+
+#[tokio::test]
+async fn a_try_without_an_answer_is_one_try_and_says_nothing_of_busy_also_with_verbose() {
+    let server = RedisServer::start();
+    let asked = ["-n", "-nv"].map(|options| {
+        let proxy = Proxy::to(&server);
+        let silence = proxy.inject(Fault::BlackHole(Direction::Both));
+        let _silent = silence.on(Match::command("EVALSHA")).always().arm();
+        let tries = proxy.count(Match::command("EVALSHA"));
+        let questions = proxy.count(Match::command("HLEN"));
+        let tried = said(&mut via(&proxy, &["run", options, "x", "true"]));
+        assert_eq!(tried.status, 69, "{}", tried.err);
+        assert_eq!(tried.err.lines().count(), 1, "{}", tried.err);
+        (tries.fired(), questions.fired())
+    });
+    assert_eq!(asked[0], asked[1]);
 }
