@@ -10,6 +10,7 @@ use serde_json::json;
 use watchlock::redis;
 
 use crate::connect::{Server, text};
+use crate::inspect::beside;
 use crate::options::DoctorOptions;
 use crate::status::{Failure, Status};
 use crate::text::{print, shown, table};
@@ -360,7 +361,7 @@ async fn rights(server: &Server, prefix: &str) -> Check {
         return Check::unknown(name);
     };
     let key = format!("{prefix}watchlock-doctor");
-    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let channel = beside("redisson_lock__channel", key.as_bytes());
     let mut missing = Vec::new();
     for command in COMMANDS {
         let command = match (command, server.in_cluster) {
@@ -369,17 +370,18 @@ async fn rights(server: &Server, prefix: &str) -> Check {
             ("unsubscribe", true) => "sunsubscribe",
             _ => command,
         };
-        let arguments: &[&str] = match command {
-            "evalsha" | "eval" => &["x", "1", &key],
-            "pexpire" => &[&key, "1"],
-            "hset" => &[&key, "x", "1"],
-            "hdel" | "hexists" => &[&key, "x"],
-            "publish" | "spublish" => &[&channel, "0"],
+        let key = key.as_bytes();
+        let arguments: &[&[u8]] = match command {
+            "evalsha" | "eval" => &[b"x", b"1", key],
+            "pexpire" => &[key, b"1"],
+            "hset" => &[key, b"x", b"1"],
+            "hdel" | "hexists" => &[key, b"x"],
+            "publish" | "spublish" => &[&channel, b"0"],
             "subscribe" | "ssubscribe" | "unsubscribe" | "sunsubscribe" => &[&channel],
-            _ => &[&key],
+            _ => &[key],
         };
         let mut words: Vec<&[u8]> = vec![b"ACL", b"DRYRUN", user.as_bytes(), command.as_bytes()];
-        words.extend(arguments.iter().map(|argument| argument.as_bytes()));
+        words.extend(arguments);
         match server.ask::<redis::Value>(&words).await {
             Ok(redis::Value::Okay) => {}
             Ok(said) if text(&said) == "OK" => {}

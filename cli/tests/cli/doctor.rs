@@ -139,3 +139,19 @@ async fn rights_that_are_missing_are_named_and_what_is_hidden_is_unknown() {
         assert_eq!(verdict(&json.out, name), "unknown", "{name}");
     }
 }
+
+/// As docs/acl.md narrows them for names that contain a `{`.
+#[tokio::test]
+async fn the_channel_of_a_prefix_in_braces_is_that_of_its_locks() {
+    let server = RedisServer::options().aof().start();
+    let channel = "&redisson_lock__channel:{app}:*";
+    let rules = [
+        "ACL", "SETUSER", "app", "on", ">pw", "~{app}:*", channel, "+@all",
+    ];
+    server.cmd(&rules).await;
+    let url = format!("redis://app:pw@127.0.0.1:{}/", server.port());
+    let mut doctor = watchlock(&["doctor", "--json", "--prefix", "{app}:"]);
+    let json = said(doctor.env("WATCHLOCK_URL", &url));
+    assert_eq!(check(&json.out, "rights"), ("ok".into(), "app".into()));
+    assert_eq!(json.status, 0, "{}", json.out);
+}
