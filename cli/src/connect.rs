@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use watchlock::redis::aio::MultiplexedConnection;
 use watchlock::redis::{
     self, AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue,
-    IntoConnectionInfo, RedisError,
+    IntoConnectionInfo, ProtocolVersion, RedisError,
 };
 use watchlock::{
     Client, ClientBuilder, Error, Holder, Lock, PermitExpirableSemaphore, Quorum, Tls,
@@ -407,6 +407,9 @@ async fn open_all(infos: Vec<ConnectionInfo>, pems: &Pems) -> Vec<Reached> {
 }
 
 async fn open(info: ConnectionInfo, pems: &Pems) -> Reached {
+    // Whatever the address asks for: answers have another form in each version of the protocol.
+    let settings = info.redis_settings().clone();
+    let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2));
     let at = info.addr().to_string();
     let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
     let config = AsyncConnectionConfig::new()

@@ -70,14 +70,17 @@ async fn a_cluster_by_its_nodes_or_by_one_address() {
         all_commands(name, by_nodes).await;
     }
     all_commands("e", by_one).await;
-    let servers = said(&mut by_one(&["doctor", "--json"])).out;
-    assert_eq!(
-        servers
-            .lines()
-            .filter(|line| line.contains("\"version\""))
-            .count(),
-        3
-    );
+    for url in [cluster.url(), format!("{}?protocol=resp3", cluster.url())] {
+        let mut doctor = watchlock(&["doctor", "--json"]);
+        let servers = said(doctor.env("WATCHLOCK_URL", url)).out;
+        assert_eq!(
+            servers
+                .lines()
+                .filter(|line| line.contains("\"version\""))
+                .count(),
+            3
+        );
+    }
 }
 
 #[tokio::test]

@@ -155,3 +155,15 @@ async fn the_channel_of_a_prefix_in_braces_is_that_of_its_locks() {
     assert_eq!(check(&json.out, "rights"), ("ok".into(), "app".into()));
     assert_eq!(json.status, 0, "{}", json.out);
 }
+
+#[tokio::test]
+async fn an_address_that_asks_for_resp3_changes_no_verdict() {
+    let server = RedisServer::options().aof().start();
+    let by_resp3 = format!("{}?protocol=resp3", server.url());
+    let examine = |url: &str| {
+        let json = said(watchlock(&["doctor", "--json"]).env("WATCHLOCK_URL", url));
+        let names = ["version", "append-only file", "replicas", "rights"];
+        names.map(|name| check(&json.out, name))
+    };
+    assert_eq!(examine(&by_resp3), examine(&server.url()));
+}
