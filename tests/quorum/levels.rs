@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchlock::{Error, LockGuard, Quorum};
 use watchlock_support::eventually;
 
-use crate::common::{LONG, ms, soon};
+use crate::common::{LONG, ms, poll_once, soon};
 use crate::{Five, end};
 
 const LEASE: Duration = Duration::from_secs(20);
@@ -104,4 +104,20 @@ async fn a_level_has_all_servers_that_answer_in_time() {
     }
     fixed.verify().await.unwrap();
     end(fixed).await;
+}
+
+#[tokio::test]
+async fn the_last_level_ends_well_while_the_owner_enters_the_hold_again() {
+    let five = Five::start();
+    let quorum = five.builder().max_lease(3 * LEASE).connect();
+    let quorum = quorum.await.unwrap();
+    let owner = quorum.new_owner();
+    let lock = owner.get_lock("x");
+    let outer = soon(lock.lock()).await.unwrap();
+    five.until(5, "x").await;
+    let mut entering = Box::pin(lock.lock_with_lease(3 * LEASE));
+    assert!(poll_once(&mut entering).await.is_none(), "it asks all five");
+    end(outer).await;
+    end(soon(entering).await.unwrap()).await;
+    five.clean().await;
 }

@@ -198,12 +198,14 @@ impl LevelOfSeveral for CompositeLevel {
         let children = self.leave();
         // On a loss the guards of the children are dropped: the background gives them back.
         lost?;
-        let Some(children) = children else {
+        let Some(children) = children.filter(|children| !children.is_empty()) else {
             return Ok(());
         };
+        // Guards that are in use elsewhere, as when the owner enters the hold just now, are given back there.
+        let needed = self.hold.needed.min(children.len());
         let given_back = children.into_iter().map(LockGuard::unlock);
         let mut given_back: FuturesUnordered<_> = given_back.collect();
-        let answer = first_result(self.hold.needed, &mut given_back).await;
+        let answer = first_result(needed, &mut given_back).await;
         // The background finishes what has no answer yet.
         take_ready(&mut given_back, drop).await;
         match answer {
