@@ -325,7 +325,11 @@ impl CompositeOwner {
         let owned = OwnedComposite::of(hold);
         let mut holds = self.holds.lock();
         let by_name = &mut holds.by_name;
-        by_name.retain(|_, owned| owned.hold.strong_count() > 0 || !owned.detached.is_empty());
+        // Only when there is no more room, or else each of many holds would look at all others.
+        if by_name.len() == by_name.capacity() {
+            by_name.retain(|_, owned| owned.hold.strong_count() > 0 || !owned.detached.is_empty());
+            by_name.reserve(by_name.len() + 1);
+        }
         let before = by_name.insert(Arc::clone(hold.name()), owned);
         drop(holds);
         drop(before);
@@ -498,4 +502,29 @@ pub(in crate::lock) async fn take_ready<F: Future>(
         Poll::Ready(())
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn an_owner_of_very_many_holds_begins_each_as_quickly_as_the_first() {
+        let owner = Arc::default();
+        let begin = |number: u32| {
+            let (name, watchdog) = (number.to_string().into(), Lease::Watchdog);
+            CompositeLevel::first(&name, 1, Duration::ZERO, vec![None], watchdog).owned_by(&owner)
+        };
+        let began = Instant::now();
+        let levels: Vec<_> = (0..100_000).map(begin).collect();
+        assert!(began.elapsed() < Duration::from_secs(20));
+        assert_eq!(owner.holds.lock().by_name.len(), levels.len());
+        drop(levels);
+        for number in 100_000..400_000 {
+            drop(begin(number));
+        }
+        let kept = owner.holds.lock().by_name.len();
+        assert!(kept < 150_000, "those that are over are forgotten: {kept}");
+    }
 }
