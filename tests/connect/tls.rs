@@ -176,6 +176,24 @@ async fn a_server_that_asks_for_certificates_gets_them_on_every_connection() {
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
 }
 
+/// With `--features redis/tls-rustls-insecure`: else the redis crate refuses the address.
+#[tokio::test]
+async fn a_client_that_trusts_blindly_shows_its_certificate_all_the_same() {
+    let tls = TlsServer::start().await;
+    tls.server
+        .cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"])
+        .await;
+    // It chooses the provider.
+    drop(trusting(&tls));
+    let shows = Tls::new().client_pem(pem(&tls, "server.crt"), pem(&tls, "server.key"));
+    let builder = Client::builder(format!("{}#insecure", tls.url())).connect_timeout(ms(2_000));
+    match soon(builder.tls(shows).connect()).await {
+        Ok(client) => works(&client).await,
+        Err(error @ Error::Refused { .. }) => eprintln!("skipped: {error:?}"),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_certificate_that_changes_is_shown_at_the_next_connect() {
     let tls = TlsServer::start().await;

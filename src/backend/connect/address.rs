@@ -150,7 +150,11 @@ impl Address {
         address.client = opened(info.set_redis_settings(settings))?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &secrets.tls {
-            address.tls = tls::connector(address.client.get_connection_info().addr(), tls)?;
+            let info = address.client.get_connection_info().clone();
+            address.tls = tls::connector(info.addr(), tls)?;
+            if address.tls.is_none() && matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+                address.client = tls::left_to_redis_rs(info, tls)?;
+            }
         }
         Ok(address)
     }
@@ -355,6 +359,14 @@ mod tests {
             #[cfg(target_os = "linux")]
             assert_eq!(settings.user_timeout(), Some(Duration::from_secs(10)));
         }
+    }
+
+    #[test]
+    #[cfg(feature = "tls")]
+    fn certificates_are_read_also_where_those_of_the_server_are_not_verified() {
+        let address = Address::from_url("rediss://localhost/#insecure").unwrap();
+        let none = Tls::new().client_pem("none", "none");
+        assert!(address.with(&Secrets::new().tls(none)).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -52,6 +52,25 @@ pub(super) fn connector(
         }
     };
     Ok(Some(Arc::new(config).into()))
+}
+
+/// The client of redis-rs that encrypts where that is left to it.
+pub(super) fn left_to_redis_rs(
+    info: ConnectionInfo,
+    tls: &Tls,
+) -> Result<redis::Client, ConfigError> {
+    let client_tls = tls.client.as_ref().map(|(certificates, key)| {
+        let (client_cert, client_key) = (certificates.to_vec(), key.to_vec());
+        ClientTlsConfig {
+            client_cert,
+            client_key,
+        }
+    });
+    let certificates = TlsCertificates {
+        client_tls,
+        root_cert: tls.ca.as_ref().map(|pem| pem.to_vec()),
+    };
+    redis::Client::build_with_tls(info, certificates).map_err(|_| bad("a certificate"))
 }
 
 pub(super) async fn connect(
