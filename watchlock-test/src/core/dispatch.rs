@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Bytes;
 use super::acl::Denied;
 use super::call::{Call, Caller};
-use super::commands::{self, Action, Command};
+use super::commands::{self, Action, Command, Flags};
 use super::failure::{Failure, Outcome};
 use super::reply::Reply;
 use super::session::SessionId;
@@ -174,16 +174,23 @@ fn check(
         None => {}
         Some(user) => check_rights(state, user, command, arguments)?,
     }
-    let is_queued = session
-        .transaction
-        .as_ref()
-        .filter(|_| command.name == "exec");
-    let queued_writes = is_queued.is_some_and(|queue| {
-        let mut commands = queue.commands.iter();
-        commands.any(|arguments| matches!(look_up(arguments), Lookup::Found(command) if command.flags.writes()))
-    });
-    let writes = flags.writes() || queued_writes;
-    if flags.needs_memory() && state.is_out_of_memory() {
+    let transaction = session.transaction.as_ref();
+    // What is put together may take any amount of memory.
+    let adds_to_transaction =
+        transaction.is_some() && !["exec", "discard", "quit", "reset"].contains(&command.name);
+    let runs = |does: fn(Flags) -> bool| {
+        let mut queued = transaction
+            .filter(|_| command.name == "exec")
+            .into_iter()
+            .flat_map(|queue| &queue.commands);
+        does(flags)
+            || queued.any(
+                |arguments| matches!(look_up(arguments), Lookup::Found(command) if does(command.flags)),
+            )
+    };
+    let writes = runs(Flags::writes);
+    let needs_memory = adds_to_transaction || runs(Flags::needs_memory);
+    if needs_memory && state.is_out_of_memory() {
         return Err(OUT_OF_MEMORY);
     }
     if writes && state.lacks_replicas() {

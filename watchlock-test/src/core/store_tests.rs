@@ -199,6 +199,15 @@ fn the_owner_sets_the_condition() {
         "+OK\r\n",
         "a script that has written goes on"
     );
+    // Commands that wait for an `EXEC` take memory, whatever they are.
+    assert_eq!(ask(&mut store, id, "MULTI"), "+OK\r\n");
+    assert!(ask(&mut store, id, "GET a").starts_with("-OOM "));
+    assert!(ask(&mut store, id, "EXEC").starts_with("-EXECABORT "));
+    store.set_out_of_memory(false);
+    ask(&mut store, id, "MULTI");
+    ask(&mut store, id, "SET a 1");
+    store.set_out_of_memory(true);
+    assert!(ask(&mut store, id, "EXEC").starts_with("-EXECABORT "));
     store.set_out_of_memory(false);
     store.set_read_only(true);
     assert!(ask(&mut store, id, "SET a 1").starts_with("-READONLY "));
