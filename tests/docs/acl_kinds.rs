@@ -1,11 +1,13 @@
 //! What docs/acl.md says of the other kinds of lock: with the rights of its row everything works, and each right that
 //! it names is needed.
 
+use std::future::ready;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use watchlock::{Client, Error, Lease, Lock};
+use watchlock_support::eventually;
 use watchlock_support::server::{RedisServer, connection};
 
 use crate::acl::documented_rights;
@@ -111,7 +113,19 @@ async fn live(get: Get, rival: Get, client: &Client, operator: &Client) -> Resul
     assert!((&mut waits).now_or_never().is_none(), "it is asked");
     // On the same connection, behind the try: whatever the answer to this, the try ran before.
     let _ = lock.is_locked().await;
-    let (waited, given_back) = tokio::join!(waits, held.unlock());
+    // Without a place in the queue it may still be the first.
+    let has_place = async {
+        let queue = operator.get_fair_lock("x");
+        let is_queued = async || queue.waiters().await.expect("the operator may") > 0;
+        if lock.info().has_queue() {
+            eventually("it is queued", LONG, is_queued).await;
+        }
+    };
+    let early = match select(waits, Box::pin(has_place)).await {
+        Either::Left((waited, _)) => Either::Left(ready(waited)),
+        Either::Right(((), waits)) => Either::Right(waits),
+    };
+    let (waited, given_back) = tokio::join!(early, held.unlock());
     given_back.expect("the operator may");
     waited?.unlock().await?;
     let held = get(operator, "x");
