@@ -15,13 +15,13 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+CARGO_TARGET_DIR=$target
+export CARGO_TARGET_DIR
 scripts/package.sh unpack "$folder"
 cd "$folder"
 rm -f Cargo.lock
 # A nightly chooses them, for its option alone; the compiler in use builds them.
 cargo +nightly update --quiet -Z direct-minimal-versions
-CARGO_TARGET_DIR=$target
-export CARGO_TARGET_DIR
 cargo check --quiet --locked
 cargo check --quiet --locked --features tls,metrics
 echo "built with the oldest versions allowed:"
