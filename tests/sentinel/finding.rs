@@ -349,6 +349,11 @@ async fn a_client_that_followed_a_fail_over_does_not_go_back() {
     let lock = client.get_lock("mine");
     let mine = lock.lock_with_lease(LONG * 10).await.unwrap();
     assert!(new.exists("mine").await);
+    // Else its attempt, which knows the new master already, may come after the connections are ended. The third is ours.
+    eventually("the keeper is connected", LONG, async || {
+        new.info("clients", "connected_clients").await.as_deref() == Some("3")
+    })
+    .await;
     for silent in &sentinels[1..] {
         *silent.names.lock().unwrap() = None;
     }
