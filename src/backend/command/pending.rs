@@ -265,8 +265,8 @@ impl Pending {
     }
 
     /// Waits for the reply for `limit` from when it is submitted. After that it returns the command, which still runs, so
-    /// that the caller can try once more and listen to both. The next try uses another connection if nothing was received
-    /// for longer than [a reply may take](Lane::longest_silence). Until it is submitted it waits
+    /// that the caller can try once more and listen to [both](Self::however_late). The next try uses another connection
+    /// if nothing was received for longer than [a reply may take](Lane::longest_silence). Until it is submitted it waits
     /// without a limit: it fails when an attempt to connect does.
     pub(crate) async fn within_one_try(mut self, limit: Duration) -> Result<CommandResult, Self> {
         let lane = Arc::clone(&self.shared.lane);
@@ -283,6 +283,16 @@ impl Pending {
         }
         self.look_for_reply(limit, Some(lane.longest_silence()));
         self.outcome().ok_or(self)
+    }
+
+    /// Waits on for the reply to a command that was submitted, for `limit` from then on.
+    pub(crate) async fn however_late(self, limit: Duration) -> CommandResult {
+        // The limit of one try may have been shorter than a silence that counts.
+        let silence = self.shared.lane.longest_silence();
+        match self.within_one_try(silence).await {
+            Ok(outcome) => outcome,
+            Err(late) => late.within(limit).await,
+        }
     }
 
     /// The outcome, if it has ended.

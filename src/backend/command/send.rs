@@ -377,12 +377,9 @@ impl Traffic {
         let Some(left) = self.silent_in(silence, lane) else {
             return;
         };
-        let own = silence.saturating_sub(waited);
-        if !own.is_zero() {
-            let again = move |lane: &_| self.give_up_if_silent(lane, silence, silence);
-            return look_again(lane, own, again);
-        }
+        let left = left.max(silence.saturating_sub(waited));
         if !left.is_zero() {
+            // What is read meanwhile may be the reply, and a connection on which nothing is asked is silent, too.
             let read_at = |lane: &_| Self::of(lane).map(|now| now.read_at);
             let last = read_at(lane);
             return look_again(lane, left, move |lane| {

@@ -572,7 +572,7 @@ impl Asking<'_> {
     fn listen(&self, late: Pending, act: impl FnOnce(&Core, &TimedReply) + Send + 'static) {
         let core = Arc::clone(self.core);
         let listening = async move {
-            let answer = late.within(core.watchdog_lease.duration()).await;
+            let answer = late.however_late(core.watchdog_lease.duration()).await;
             if let Ok(answer) = &answer {
                 act(&core, answer);
             }
