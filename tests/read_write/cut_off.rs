@@ -295,9 +295,9 @@ async fn f3_a_join_that_fails_costs_no_reader_its_hold() {
     clean(&server).await;
 }
 
-/// It waits for less than a time-out after it is sent, so when it fails the connection has not been silent for that long.
-#[tokio::test]
-async fn f3_a_connection_that_falls_silent_behind_a_join_that_is_sent_late_is_replaced() {
+/// A join that waits for a connection first, so that it waits for less than a time-out after it is sent. When it fails, the
+/// connection has not been silent for that long. `then` looks at the proxy on the runtime of that connection.
+async fn sends_a_join_late(fault: Fault, then: impl AsyncFnOnce(&Proxy) + Send + 'static) {
     let (server, proxy, client, other) = scene().await;
     let lock = client.get_read_write_lock("x").read_lock();
     let proxy = Arc::new(proxy);
@@ -312,7 +312,7 @@ async fn f3_a_connection_that_falls_silent_behind_a_join_that_is_sent_late_is_re
     let slow = proxy.inject(Fault::DelayReply(ms(500)));
     let slow = slow.on(Match::when(|command| command.name() == "CLIENT"));
     let slow = slow.times(1).arm();
-    let swallowed = lose(&proxy, &Fault::SwallowRequest);
+    let faulty = lose(&proxy, &fault);
     let through = Arc::clone(&proxy);
     // Each runtime has connections of its own, so this one has to connect.
     let on_another_runtime = std::thread::spawn(move || {
@@ -320,21 +320,40 @@ async fn f3_a_connection_that_falls_silent_behind_a_join_that_is_sent_late_is_re
         runtime.block_on(async {
             let longer = soon(lock.try_lock(Duration::ZERO, MINUTE * 2)).await;
             assert!(longer.unwrap_err().is_transient());
-            let accepted = through.accepted();
-            eventually("the silent connection is replaced", LONG, async || {
-                through.accepted() > accepted
-            })
-            .await;
+            then(&through).await;
         });
     });
     let joined = tokio::task::spawn_blocking(|| on_another_runtime.join());
     joined.await.unwrap().unwrap();
     assert!(slow.fired() > 0, "it waited for a connection");
-    assert_eq!(swallowed.fired(), 1, "it was a join");
+    assert_eq!(faulty.fired(), 1, "it was a join");
     first.verify().await.unwrap();
     assert!(try_write(&other, "x").await.is_none(), "it is read");
     first.unlock().await.unwrap();
     clean(&server).await;
+}
+
+#[tokio::test]
+async fn f3_a_connection_that_falls_silent_behind_a_join_that_is_sent_late_is_replaced() {
+    sends_a_join_late(Fault::SwallowRequest, async |proxy| {
+        let accepted = proxy.accepted();
+        eventually("the silent connection is replaced", LONG, async || {
+            proxy.accepted() > accepted
+        })
+        .await;
+    })
+    .await;
+}
+
+/// Behind the late reply nobody asks anything, so nothing is read.
+#[tokio::test]
+async fn a_connection_on_which_the_reply_to_a_join_comes_late_is_kept() {
+    sends_a_join_late(Fault::DelayReply(ms(800)), async |proxy| {
+        let accepted = proxy.accepted();
+        tokio::time::sleep(ms(3_000)).await; // nothing to wait for: it is looked at twice in this time
+        assert_eq!(proxy.accepted(), accepted);
+    })
+    .await;
 }
 
 #[tokio::test]
