@@ -356,7 +356,7 @@ struct AcquireAll<'a> {
     end: Option<Moment>,
     /// When it returns at the latest.
     hard_end: Option<Moment>,
-    /// Those of one of its clients; of a guard if no lock says.
+    /// The timers of one of its clients, or of a guard if no lock names any.
     timers: Option<Timers>,
     pauses: Pauses,
     losses: u32,

@@ -284,8 +284,8 @@ impl Window {
         self.grows_fast.store(true, Ordering::Relaxed);
     }
 
-    /// Whether more places are taken than commands may keep although they are answered: half of the fewest that there are,
-    /// however many there are now.
+    /// Whether answered commands that nobody polls must give their places back. Up to half of [`FIRST`], the fewest that
+    /// there can be, may keep theirs.
     pub(super) fn is_scarce(&self) -> bool {
         let places = Places::of(self.places.load(Ordering::SeqCst));
         places.all - places.free > FIRST / 2

@@ -41,7 +41,7 @@ const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Dialer {
     /// How to connect, and where unless sentinels say so.
     address: Address,
-    /// What nodes of a cluster call the host.
+    /// The host as the nodes of its cluster name it.
     named: Option<Box<str>>,
     followed: Option<Followed>,
     /// More addresses of the same cluster.
@@ -174,7 +174,7 @@ impl Dialer {
         })
     }
 
-    /// Connects in the same way to another server, whose host nodes of a cluster call `named`.
+    /// Connects in the same way to another server. The nodes of its cluster name its host `named`.
     pub(crate) fn at(&self, endpoint: &Endpoint, named: &str) -> Self {
         let there = Self {
             named: Some(named.into()),
@@ -188,7 +188,7 @@ impl Dialer {
         Self { secrets, ..self }
     }
 
-    /// The host that a server means which names none.
+    /// The host of a server whose answer names none.
     pub(crate) fn host(&self) -> &str {
         let named = self.named.as_deref();
         named.unwrap_or_else(|| self.now().host())

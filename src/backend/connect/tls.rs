@@ -54,7 +54,7 @@ pub(super) fn connector(
     Ok(Some(Arc::new(config).into()))
 }
 
-/// The client of redis-rs that encrypts where that is left to it.
+/// A client that leaves TLS to redis-rs, with these certificates.
 pub(super) fn left_to_redis_rs(
     info: ConnectionInfo,
     tls: &Tls,

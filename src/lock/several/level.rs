@@ -325,7 +325,7 @@ impl CompositeOwner {
         let owned = OwnedComposite::of(hold);
         let mut holds = self.holds.lock();
         let by_name = &mut holds.by_name;
-        // Only when there is no more room, or else each of many holds would look at all others.
+        // Only when the map is full: else each of many holds would look at all others.
         if by_name.len() == by_name.capacity() {
             by_name.retain(|_, owned| owned.hold.strong_count() > 0 || !owned.detached.is_empty());
             by_name.reserve(by_name.len() + 1);
