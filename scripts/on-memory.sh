@@ -21,12 +21,13 @@ a_hold_whose_key_has_another_type_is_lost_for_every_call | the same
 misconf_is_refused_and_passes | it has no disk that could fail
 "
 
-$CARGO build --quiet --package watchlock-test --example memory-redis
+$CARGO build --quiet --workspace --exclude watchlock-simulation --example memory-redis --features watchlock/tls,watchlock/metrics,watchlock/blocking
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 REDIS_SERVER=$target/debug/examples/memory-redis
 export REDIS_SERVER
 
-options=
+# The programs of `make test`.
+options="--package watchlock --features watchlock/tls,watchlock/metrics,watchlock/blocking"
 for suite in $suites; do
     options="$options --test $suite"
 done

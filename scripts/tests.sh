@@ -2,9 +2,9 @@
 # Runs all tests, and prints the ten slowest at the end.
 #
 # Most tests wait most of their time, so suites (tests/NAME/main.rs) run three at a time, the longest first, and with them
-# the tests of the other crates. The campaign takes a processor, so what mostly waits runs beside it. Those of ALONE need the processors for themselves, and follow. What a suite says is kept,
-# and shown when it fails, hangs or is ended; one that takes SUITE_MINUTES hangs, and its output names the test. Ends with
-# a non-zero status if anything failed.
+# the tests of the other crates. The campaign takes a processor, so what mostly waits runs beside it. Those of ALONE need
+# the processors for themselves, and follow. What a suite says is kept, and shown when it fails, hangs or is ended; one that
+# takes SUITE_MINUTES hangs, and its output names the test. Ends with a non-zero status if anything failed.
 #
 # Its builds have no debug information and are not incremental, as in CI: from nothing, both take longer than they save.
 #
@@ -13,7 +13,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
-SUITE_MINUTES=${SUITE_MINUTES:-20}
+SUITE_MINUTES=${SUITE_MINUTES:-15}
 ALONE="locks scale keeper_death steward_death"
 LONGEST="campaign docs observability kinds fair faults interop cluster"
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}
@@ -21,9 +21,6 @@ CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0}
 CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO SUITE_MINUTES RUST_TEST_THREADS CARGO_PROFILE_DEV_DEBUG CARGO_INCREMENTAL
 host=$(rustc -vV | sed -n 's/^host: //p')
-# Only a nightly takes the option that reports times. RUSTC_BOOTSTRAP makes the programs of tests take it; set for cargo
-# itself, it would have everything built again.
-export "CARGO_TARGET_$(echo "$host" | tr a-z- A-Z_)_RUNNER=env RUSTC_BOOTSTRAP=1"
 
 logs=$(mktemp -d)
 export logs
@@ -45,11 +42,12 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# suite NAME COMMAND...: runs tests; what they said stays in NAME.log unless all is well.
+# suite NAME FOLDER PROGRAM: runs tests; what they said stays in NAME.log unless all is well. Only a nightly takes the option
+# that reports times, or a program of tests with RUSTC_BOOTSTRAP.
 export suite='
     name=$1
-    shift
-    timeout "${SUITE_MINUTES}m" "$@" -Z unstable-options --report-time \
+    cd "$2"
+    RUSTC_BOOTSTRAP=1 timeout "${SUITE_MINUTES}m" "$3" -Z unstable-options --report-time \
         >"$logs/$name.log" 2>&1 </dev/null &
     # Suites are process groups of their own, which no Ctrl-C reaches.
     echo $! >"$logs/$name.pid"
@@ -71,65 +69,71 @@ part() {
 }
 begun=$(date +%s)
 
+# programs BUILD COMMAND ARGUMENT...: the programs of tests that this command of cargo builds, a line for each: its name, the
+# folder of its crate, and where it is. `lower` may lower its priority.
+lower=
+programs() {
+    build=$1
+    command=$2
+    shift 2
+    # shellcheck disable=SC2086 # no word, or more
+    timeout "${SUITE_MINUTES}m" $lower $CARGO "$command" --quiet --message-format json-render-diagnostics "$@" >"$logs/$build" &
+    echo $! >"$logs/$build.pid"
+    wait $!
+    rm "$logs/$build.pid"
+    sed -n '/"profile":{[^}]*"test":true}/s|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\2\t\1\t\3|p' "$logs/$build"
+}
 # With all features, so that what these tests stand on is built once.
 features="--features watchlock/tls,watchlock/metrics,watchlock/blocking"
-others="--workspace --exclude watchlock --exclude watchlock-simulation --tests $features"
 # shellcheck disable=SC2086 # arguments are words
-$CARGO build --quiet --workspace --exclude watchlock-simulation --bins --examples --test '*' $features
+programs all build --workspace --exclude watchlock-simulation --bins --examples --test '*' $features >"$logs/programs"
+awk -F '\t' -v root="$(pwd -P)" '$2 == root' "$logs/programs" >"$logs/suites"
 # shellcheck disable=SC2086
-$CARGO test --quiet $others --no-run
+programs rest test --no-run --workspace --exclude watchlock --exclude watchlock-simulation --tests $features >"$logs/others"
 part "to build programs and suites"
-# programs COMMAND ARGUMENT...: the programs of tests that this command of cargo builds.
-programs() {
-    command=$1
-    shift
-    $CARGO "$command" --quiet --message-format json-render-diagnostics "$@" >"$logs/built"
-    sed -n '/"profile":{[^}]*"test":true}/s/.*"executable":"\([^"]*\)".*/\1/p' "$logs/built"
-}
-# The model runs all orders of what may happen, and the simulation 100 000 schedules. The other tests mostly wait: to
-# optimize them takes longer than to run them. These are flags and no profile, because cargo would build what the tests
-# depend on once more for a profile.
-# shellcheck disable=SC2086
-unit=$(programs rustc --package watchlock $features --lib --profile test -- -C opt-level=2 -C codegen-units=4)
-part "to build the model"
-# Tokio's own randomness must follow the seed. With --target the flag is not passed to compilers of macros, so those of the
-# other builds serve.
-simulation=$(
-    export RUSTFLAGS="--cfg tokio_unstable"
-    programs test --no-run --target "$host" --config tests/simulation/profile.toml --package watchlock-simulation --tests
-)
-part "to build the simulation"
-run unit env RUSTC_BOOTSTRAP=1 "${unit:?it was not built}"
-echo "${simulation:?it was not built}" | while read -r program; do
-    run "$(basename "${program%-*}")" env RUSTC_BOOTSTRAP=1 "$program"
-done
-# They do not run beside the suites. Those have leases of less than a second, and a machine whose processors are all busy
-# stands still for a part of one.
-part "the model and the simulation"
 
-suite_of() {
-    echo "$1 --package watchlock $features --test $1"
+# The model runs all orders of what may happen, and the simulation 100 000 schedules, so they are optimized. Built beside
+# the suites, which mostly wait, and with a lower priority.
+optimized() {
+    lower="nice -n 19"
+    # These are flags and no profile, because cargo would build what the tests depend on once more for a profile.
+    # shellcheck disable=SC2086
+    programs model rustc --package watchlock $features --lib --profile test -- -C opt-level=2 -C codegen-units=4
+    # Tokio's own randomness must follow the seed. With --target the flag is not passed to compilers of macros, so those of
+    # the other builds serve.
+    export RUSTFLAGS="--cfg tokio_unstable"
+    programs simulation test --no-run --target "$host" --config tests/simulation/profile.toml --package watchlock-simulation --tests
 }
-# A line for each: its name, and what cargo is to test.
+optimized >"$logs/optimized" &
+optimizing=$!
+
+# A line for each suite, the longest first.
 suites() {
     for name in $LONGEST; do
-        suite_of "$name"
+        grep "^$name	" "$logs/suites"
     done
-    echo "others $others"
-    for main in tests/*/main.rs; do
-        name=$(basename "$(dirname "$main")")
+    # Names may occur in several crates.
+    awk -F '\t' -v OFS='\t' '{ crate = $2; sub(".*/", "", crate); $1 = crate "-" $1; print }' "$logs/others"
+    while IFS='	' read -r name rest; do
         case " $ALONE $LONGEST " in
         *" $name "*) ;;
-        *) suite_of "$name" ;;
+        *) printf '%s\t%s\n' "$name" "$rest" ;;
         esac
-    done
+    done <"$logs/suites"
 }
+suites >"$logs/order"
 # shellcheck disable=SC2016 # for the inner shell
-suites | xargs -P 3 -L 1 sh -c 'name=$1; shift; sh -c "$suite" suite "$name" $CARGO test "$@" --' suite
-part "suites, three at a time"
+tr '\t\n' '\0\0' <"$logs/order" | xargs -0 -P 3 -n 3 sh -c "$suite" suite
+wait "$optimizing"
+part "suites, three at a time, and to build the model and the simulation beside them"
+# What follows needs the processors for itself.
+while IFS='	' read -r name folder program; do
+    run "$name" "$folder" "$program"
+done <"$logs/optimized"
+part "the model and the simulation"
 for name in $ALONE; do
-    # shellcheck disable=SC2086
-    run "$name" $CARGO test --package watchlock $features --test "$name" --
+    program=$(grep "^$name	" "$logs/suites" | cut -f 3)
+    run "$name" "$PWD" "$program"
 done
 part "suites, one at a time"
 # shellcheck disable=SC2086

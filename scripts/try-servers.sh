@@ -37,7 +37,8 @@ campaign() {
     fi
 }
 
-options=
+# The programs of `make test`.
+options="--package watchlock --features watchlock/tls,watchlock/metrics,watchlock/blocking"
 for suite in $suites; do
     options="$options --test $suite"
 done
