@@ -26,7 +26,7 @@ async fn a_lost_lock_ends_the_command_and_is_75_whatever_it_returns() {
         "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done",
         "echo ready; exec sleep 1000",
     ] {
-        let run = ["run", "--watchdog", "900ms", "x", "sh", "-c", script];
+        let run = ["run", "--watchdog", "3s", "x", "sh", "-c", script];
         let mut job = Job::start(&mut at(&server, &run));
         assert_eq!(job.line(), "ready");
         server.cmd(&["DEL", "x"]).await;
@@ -134,7 +134,7 @@ async fn a_loss_reaches_the_children_of_the_command() {
     let server = RedisServer::start();
     // The child ignores TERM; its parent does not.
     let script = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
-    let run = ["run", "--watchdog", "900ms", "x", "sh", "-c", script];
+    let run = ["run", "--watchdog", "3s", "x", "sh", "-c", script];
     let mut job = Job::start(&mut at(&server, &run));
     let child = job.pid_line();
     server.cmd(&["DEL", "x"]).await;
@@ -164,7 +164,7 @@ async fn a_blocked_stderr_holds_nothing_up() {
         .write_all(&vec![b'x'; 65536])
         .expect("a pipe of Linux takes 64 KiB");
     let script = "echo $$; exec sleep 1000";
-    let run = ["run", "-v", "--watchdog", "900ms", "x", "sh", "-c", script];
+    let run = ["run", "-v", "--watchdog", "3s", "x", "sh", "-c", script];
     let mut command = at(&server, &run);
     let mut job = Job::start_with_stderr(command.stderr(writer));
     let child = job.pid_line();
@@ -225,7 +225,7 @@ async fn a_command_that_left_its_group_is_ended_at_a_loss() {
     let server = RedisServer::start();
     let script = "import os, time; os.setpgid(0, os.getpgid(os.getppid())); \
                   print(os.getpid(), flush=True); time.sleep(60)";
-    let run = ["run", "--watchdog", "900ms", "x", "python3", "-c", script];
+    let run = ["run", "--watchdog", "3s", "x", "python3", "-c", script];
     let mut job = Job::start(&mut at(&server, &run));
     let command = job.pid_line();
     server.cmd(&["DEL", "x"]).await;

@@ -91,7 +91,7 @@ async fn a_lost_permit_ends_the_command_and_is_75() {
     let mut job = Job::start(&mut run(
         &server,
         "2",
-        &["--watchdog", "900ms"],
+        &["--watchdog", "3s"],
         &["sh", "-c", script],
     ));
     assert_eq!(job.line(), "ready");
@@ -361,7 +361,7 @@ async fn show_shows_a_semaphore_with_the_ends_of_its_permits() {
 async fn a_permit_of_run_is_listed_with_its_label_and_released_by_its_id() {
     let server = RedisServer::start();
     let script = "echo $WATCHLOCK_HOLD; exec sleep 1000";
-    let options = ["--watchdog", "900ms"];
+    let options = ["--watchdog", "3s"];
     let mut job =
         Job::start(run(&server, "2", &options, &["sh", "-c", script]).env("USER", "jane"));
     let id = job.line();
@@ -382,7 +382,7 @@ async fn a_permit_of_run_is_listed_with_its_label_and_released_by_its_id() {
     );
     assert!(lines[4].starts_with("permit    jane@"), "{shown}");
     assert!(
-        lines[4].contains(&format!("{label}, {id}, ttl 0.")),
+        lines[4].contains(&format!("{label}, {id}, ttl ")),
         "{shown}"
     );
     assert_eq!(lines[5], "waiting   0");
