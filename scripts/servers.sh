@@ -43,11 +43,17 @@ debian() {
         awk '$2 !~ /-/ { print $1; exit }')
     [ -n "$mirror" ] || missing "apt-get knows no mirror of Debian: run apt-get update"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$new/apt/list"
-    apt="-qq -o Dir::Etc::SourceList=$new/apt/list -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists=$new/apt/lists"
-    # Ignores what is installed here.
-    apt="$apt -o Dir::State::status=/dev/null -o Dir::Cache=$new/apt/cache -o Acquire::Languages=none -o APT::Sandbox::User="
-    # shellcheck disable=SC2086 # options are words
-    { apt-get $apt update && cd "$new/apt" && apt-get $apt download "$@"; } >"$log" 2>&1 ||
+    # Ignores what is installed here. A file, because a path may have a space.
+    cat >"$new/apt/conf" <<END
+Dir::Etc::SourceList "$new/apt/list";
+Dir::Etc::SourceParts "/dev/null";
+Dir::State::Lists "$new/apt/lists";
+Dir::State::status "/dev/null";
+Dir::Cache "$new/apt/cache";
+Acquire::Languages "none";
+APT::Sandbox::User "";
+END
+    { apt-get -qq -c "$new/apt/conf" update && cd "$new/apt" && apt-get -qq -c "$new/apt/conf" download "$@"; } >"$log" 2>&1 ||
         missing "apt-get does not download $* of $suite: $(tail -n 1 "$log")"
     cd "$servers"
     for package in "$new"/apt/*.deb; do
