@@ -1,41 +1,29 @@
 #!/bin/sh
-# Runs the example `quorum` on five servers on loopback, kills two of them while its job runs, and stops the others at
-# the end. Ends with the example's status.
+# Runs the example `quorum` on five servers on loopback, ports 7201 to 7205 or five from FIRST_PORT on, kills two of them
+# while its job runs, and stops the others at the end. Ends with the example's status.
+#
+#   scripts/quorum.sh [FIRST_PORT]
 set -eu
-cd "$(dirname "$0")/.."
 
-home=$(mktemp -d)
-servers=
-job=
+first=${1:-7201}
+. "$(dirname "$0")/until-stopped.sh"
+manifest=$(dirname "$0")/../Cargo.toml
 
-cleanup() {
-    status=$?
-    trap - EXIT
-    for process in $servers $job; do
-        kill "$process" 2>/dev/null || true
-    done
-    rm -rf "$home"
-    exit "$status"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-binary=$(scripts/redis-server.sh)
-port=$((20000 + $$ % 10000))
 urls=
-for number in 1 2 3 4 5; do
-    port=$((port + 1))
-    mkdir "$home/$number"
-    "$binary" --port "$port" --bind 127.0.0.1 --save "" --appendonly no --dir "$home/$number" \
-        --logfile "$home/$number/log" >/dev/null 2>&1 </dev/null &
-    servers="$servers $!"
-    urls="$urls,redis://127.0.0.1:$port/"
+for number in 0 1 2 3 4; do
+    start $((first + number)) --save ''
+    urls=$urls,redis://127.0.0.1:$((first + number))/
+done
+servers=$all
+# Somebody else's server on one of the ports says nothing.
+for number in 0 1 2 3 4; do
+    said $((first + number)) 'Ready to accept connections'
 done
 
-${CARGO:-cargo} build --quiet --example quorum
-REDIS_URLS=${urls#,} NO_DELAY=1 ${CARGO:-cargo} run --quiet --example quorum &
+${CARGO:-cargo} build --quiet --manifest-path "$manifest" --example quorum
+REDIS_URLS=${urls#,} NO_DELAY=1 ${CARGO:-cargo} run --quiet --manifest-path "$manifest" --example quorum &
 job=$!
+all="$all $job"
 sleep 2
 # Word by word: the first two.
 # shellcheck disable=SC2086

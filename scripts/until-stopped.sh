@@ -1,5 +1,5 @@
-# Part of scripts that run servers on this machine until Ctrl-C; they source it. Each server has a folder of its own, which
-# is deleted at the end.
+# Part of scripts that run servers on this machine until they end, as by Ctrl-C; they source it. Each server has a folder of
+# its own, which is deleted at the end.
 # shellcheck shell=sh
 
 server=$("$(dirname "$0")/redis-server.sh")
@@ -24,15 +24,16 @@ start() {
     shift
     mkdir -p "$folder/$port"
     "$server" "$@" --bind 127.0.0.1 --port "$port" --dir "$folder/$port" >"$folder/log-$port" &
+    echo $! >"$folder/pid-$port"
     all="$all $!"
 }
 
-# said PORT TEXT: waits until the server has logged TEXT
+# said PORT TEXT: waits until the server has logged TEXT. One whose port is taken ends at once.
 said() {
     tries=0
     until grep -q "$2" "$folder/log-$1"; do
         tries=$((tries + 1))
-        if [ "$tries" -gt 300 ]; then
+        if [ "$tries" -gt 300 ] || ! kill -0 "$(cat "$folder/pid-$1")" 2>/dev/null; then
             cat "$folder/log-$1" >&2
             exit 1
         fi

@@ -14,28 +14,29 @@ use watchlock_support::server::RedisServer;
 /// By when an example has ended on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The binary that cargo built beside this test, `target/debug/examples/NAME` for a test in `target/debug/deps`; built
-/// now when this test is run alone.
+/// The binary of an example.
 fn binary(name: &str) -> PathBuf {
+    built(&format!("examples/{name}"), &["--example", name])
+}
+
+/// The binary that cargo built beside this test, `target/debug/PATH` for a test in `target/debug/deps`; built now when this
+/// test is run alone.
+fn built(path: &str, options: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let profile = test.ancestors().nth(2).expect("a test is two folders down");
-    let binary = profile.join("examples").join(name);
+    let binary = profile.join(path);
     if !binary.is_file() {
-        build(name);
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = std::process::Command::new(cargo);
+        command.args(["build", "--quiet"]).args(options);
+        if !cfg!(debug_assertions) {
+            command.arg("--release");
+        }
+        let status = command.status().expect("cargo runs");
+        assert!(status.success(), "{path} cannot be built");
     }
     assert!(binary.is_file(), "{} is not there", binary.display());
     binary
-}
-
-fn build(name: &str) {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = std::process::Command::new(cargo);
-    command.args(["build", "--quiet", "--example", name]);
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    let status = command.status().expect("cargo runs");
-    assert!(status.success(), "the example {name} cannot be built");
 }
 
 fn command(name: &str, server: &RedisServer) -> Command {
@@ -286,4 +287,26 @@ async fn fencing_sql_refuses_a_late_write() {
 #[tokio::test]
 async fn fencing_redis_refuses_a_late_write() {
     refuses_a_late_write("fencing_redis", "fencing_redis:lock", "Redis").await;
+}
+
+/// Somebody else's server on one of its ports is left alone, and the script ends with what it started.
+#[tokio::test]
+async fn the_script_for_quorum_uses_no_server_but_its_own() {
+    let others = RedisServer::start();
+    let first = u32::from(others.port()) - 2;
+    let folder = std::env::temp_dir().join(format!("quorum-script-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let mut script = Command::new(root.join("scripts/quorum.sh"));
+    script.arg(first.to_string()).env("TMPDIR", &folder);
+    let running = script.kill_on_drop(true).output();
+    let output = tokio::time::timeout(LONG, running).await;
+    let output = output.expect("it ends").expect("it runs");
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!(
+        others.calls_of("evalsha").await + others.calls_of("eval").await,
+        0
+    );
+    assert_eq!(others.keys().await, [] as [String; 0]);
+    std::fs::remove_dir(&folder).expect("it leaves nothing there");
 }
