@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use futures_util::FutureExt;
 use stage::{Row, Stage};
+use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -52,10 +53,16 @@ async fn main() -> ExitCode {
 
 /// All scenes in their order; whether every number was right.
 async fn all_scenes(url: &str) -> Result<bool> {
+    // Ctrl-C, a time-out, or a terminal that is closed.
+    let mut ended = signal(SignalKind::interrupt())?;
+    let mut timed_out = signal(SignalKind::terminate())?;
+    let mut closed = signal(SignalKind::hangup())?;
     let stage = Stage::set(url).await?;
     let seen = tokio::select! {
         seen = AssertUnwindSafe(scenes(&stage)).catch_unwind() => seen,
-        _ = tokio::signal::ctrl_c() => Ok(Err("it was interrupted".into())),
+        _ = ended.recv() => Ok(Err("it was interrupted".into())),
+        _ = timed_out.recv() => Ok(Err("it was interrupted".into())),
+        _ = closed.recv() => Ok(Err("it was interrupted".into())),
     };
     // Whatever became of the scenes: the server may be somebody's.
     let cleared = stage.clear().await;

@@ -310,3 +310,42 @@ async fn the_script_for_quorum_uses_no_server_but_its_own() {
     assert_eq!(others.keys().await, [] as [String; 0]);
     std::fs::remove_dir(&folder).expect("it leaves nothing there");
 }
+
+/// The demo clears the keys that it left in somebody's Redis on purpose, also when its terminal is closed.
+#[tokio::test]
+async fn the_demo_leaves_nothing_when_it_is_ended() {
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let server = RedisServer::start();
+        let mut demo = Command::new(built(
+            "watchlock-demo",
+            &[
+                "--package",
+                "watchlock-demo",
+                "--package",
+                "watchlock-worker",
+            ],
+        ));
+        demo.env("REDIS_URL", server.url()).stdout(Stdio::piped());
+        let mut demo = demo.kill_on_drop(true).spawn().expect("it starts");
+        let mut said = BufReader::new(demo.stdout.take().expect("piped")).lines();
+        let counted = async {
+            while let Some(line) = said.next_line().await.expect("a text") {
+                if line.starts_with("(b)") {
+                    return;
+                }
+            }
+            panic!("it ended");
+        };
+        tokio::time::timeout(LONG, counted)
+            .await
+            .expect("it counts");
+        assert!(!server.keys().await.is_empty(), "the counter is there");
+        let pid = demo.id().expect("it runs").to_string();
+        let killed = Command::new("kill").args([signal, &pid]).status().await;
+        assert!(killed.expect("kill runs").success());
+        let ended = tokio::time::timeout(LONG, demo.wait()).await;
+        let status = ended.expect("it ends").expect("a status");
+        assert!(!status.success(), "{signal}: {status}");
+        assert_eq!(server.keys().await, [] as [String; 0], "{signal}");
+    }
+}
