@@ -146,6 +146,11 @@ async fn holders_in_hash(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error>
     let size: usize = ask(core, Call::plain("HLEN").lock(names)).await?;
     // The key of something else may have millions of fields.
     let all = size <= MOST + 1;
+    let mut mode = None;
+    if !all && sharing != Sharing::Exclusive {
+        // Before the fields: there are none if the lock is released in between.
+        mode = ask(core, Call::plain("HGET").lock(names).arg("mode")).await?;
+    }
     let fields: Vec<(Vec<u8>, Vec<u8>)> = match (sharing, all) {
         (Sharing::Exclusive, _) if size > 1 => return Err(Error::wrong_type()),
         (_, true) => ask(core, Call::plain("HGETALL").lock(names)).await?,
@@ -154,7 +159,8 @@ async fn holders_in_hash(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error>
             ask(core, call.arg(MOST as u64 + 1).arg("WITHVALUES")).await?
         }
     };
-    let (mut holders, mut mode) = (Vec::new(), None);
+    let is_free = fields.is_empty();
+    let mut holders = Vec::new();
     for (field, value) in fields {
         if field == MODE {
             mode = Some(value);
@@ -171,11 +177,8 @@ async fn holders_in_hash(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error>
         };
         holders.push(holder);
     }
-    if mode.is_none() && !all {
-        mode = ask(core, Call::plain("HGET").lock(names).arg("mode")).await?;
-    }
     let is_kind = match (sharing, mode.as_deref()) {
-        _ if size == 0 => true,
+        _ if is_free => true,
         (Sharing::Exclusive, mode) => mode.is_none(),
         (_, mode) => matches!(mode, Some(b"read" | b"write")),
     };

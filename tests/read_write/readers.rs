@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use watchlock::{Client, Error, Lease, LockGuard, LostReason, ReadLock, Ttl};
 use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, clean, connect, connect_short, ms, poll_once, soon};
@@ -639,4 +640,41 @@ async fn a_handle_is_kept_and_sent() {
         got.unwrap().unwrap().unlock().await
     });
     soon(reading).await.unwrap().unwrap();
+}
+
+/// It takes more than one question to find out who has it.
+#[tokio::test]
+async fn a_lock_that_is_given_back_while_its_holders_are_asked_for_has_none() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let many: Vec<String> = (0..150).map(|reader| format!("java:{reader}")).collect();
+    let lock = client.get_read_write_lock("x");
+    // The last question about a few readers, or about many.
+    for (readers, question) in [(1, "HGETALL"), (150, "HRANDFIELD"), (150, "HGET")] {
+        for writes in [false, true] {
+            let mut put = vec!["HSET", "x", "mode", "read"];
+            put.extend(
+                many[..readers]
+                    .iter()
+                    .flat_map(|field| [field.as_str(), "1"]),
+            );
+            server.cmd(&put).await;
+            let late = Fault::DelayRequest(ms(300));
+            let late = proxy.inject(late).on(Match::command(question)).arm();
+            let asking = async {
+                if writes {
+                    lock.write_lock().holders().await
+                } else {
+                    lock.read_lock().holders().await
+                }
+            };
+            let given_back = async {
+                eventually("it is asked", LONG, async || late.fired() == 1).await;
+                server.cmd(&["DEL", "x"]).await;
+            };
+            let (holders, ()) = join(asking, given_back).await;
+            assert_eq!(holders.unwrap(), [], "{question}");
+        }
+    }
 }
