@@ -33,6 +33,10 @@ impl Timers {
         }
     }
 
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
     /// Called before the runtime ends: polling one of its timers would panic from then on. Waits for those that are being
     /// polled.
     pub(crate) fn stop(&self) {

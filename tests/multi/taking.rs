@@ -417,3 +417,24 @@ async fn the_clock_of_a_client_does_not_end_the_wait() {
     let guard = both.try_lock(ms(5_000), Lease::Watchdog).await.unwrap();
     end(guard.expect("both are free")).await;
 }
+
+/// As the wait for one lock is: a test that stops the clock decides when it ends.
+#[tokio::test]
+async fn its_wait_is_measured_by_the_clock_of_its_clients() {
+    let redis = watchlock_test::Redis::start();
+    redis.stop_clock();
+    let builder = redis.client_builder().command_timeout(ms(200));
+    let client = builder.connect().await.unwrap();
+    for held in ["a", "b"] {
+        let stranger = client.get_lock(held).lock_with_lease(LONG).await.unwrap();
+        let both = multi(&client, &["a", "b"]);
+        let mut waiting =
+            tokio::spawn(async move { both.try_lock(ms(100), Lease::Watchdog).await });
+        let early = tokio::time::timeout(ms(600), &mut waiting).await;
+        assert!(early.is_err(), "the clock stands still: {early:?}");
+        redis.advance(ms(100));
+        let got = soon(waiting).await.unwrap().unwrap();
+        assert!(got.is_none(), "{held} is held");
+        end(stranger).await;
+    }
+}
