@@ -215,7 +215,11 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
         return beside_own(core, owner, request).await;
     };
     // Boxed: few acquires re-enter a hold.
-    Box::pin(enter::enter(core, &hold, request)).await
+    match Box::pin(enter::enter(core, &hold, request)).await {
+        // It has another read, which goes on. The gate sends it back to enter that.
+        Err(lost) if shared && lost.is_lost() && owner.has(kind.names(), core.now()) => Ok(None),
+        entered => entered,
+    }
 }
 
 /// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
