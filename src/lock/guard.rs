@@ -486,7 +486,8 @@ impl SingleLevel {
         let (kind, once) = (self.entered.hold.kind.clone(), Some(Duration::ZERO));
         let request = request(core, kind, None, Lease::Fixed(lease), once)?;
         self.check()?;
-        enter::write(core, &self.entered.hold, &request, self.hold_count()).await
+        let hold = &self.entered.hold;
+        enter::write(core, hold, &request, hold.count()).await
     }
 
     fn may_detach(&self) -> Result<(), Error> {
