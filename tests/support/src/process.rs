@@ -3,6 +3,7 @@
 //! A test may be killed with -9, so no destructor can be relied on. The kernel closes a dead process's pipes, though:
 //! a tiny shell reads from a pipe whose other end only the owner holds, and kills the process when the pipe closes.
 //! (`PR_SET_PDEATHSIG` would fire when the *thread* that started the process ends, which a test's thread may do early.)
+//! It ignores what a closed terminal, or the kernel for a group without parents, sends to the owner and to all it started.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -59,8 +60,11 @@ fn state(pid: u32) -> Option<char> {
 ///
 /// The shell becomes the program, so the child's id is the program's: there is no moment at which it runs unleashed.
 pub(crate) fn leashed(program: &std::path::Path) -> Command {
-    const SCRIPT: &str =
-        r#"exec 3<&0; (read _ <&3; kill -9 $$) & exec 3<&-; exec "$0" "$@" </dev/null"#;
+    const SCRIPT: &str = r#"
+        exec 3<&0
+        (trap "" HUP INT TERM; read _ <&3; kill -9 $$) &
+        exec 3<&-
+        exec "$0" "$@" </dev/null"#;
     let mut command = Command::new("sh");
     command.arg("-c").arg(SCRIPT).arg(program);
     command.stdin(Stdio::piped());
@@ -74,7 +78,11 @@ pub(crate) struct Leash(Child);
 impl Leash {
     pub(crate) fn on(pid: u32) -> io::Result<Self> {
         Command::new("sh")
-            .args(["-c", r#"read _; kill -9 "$0""#, &pid.to_string()])
+            .args([
+                "-c",
+                r#"trap "" HUP INT TERM; read _; kill -9 "$0""#,
+                &pid.to_string(),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

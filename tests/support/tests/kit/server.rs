@@ -1,6 +1,7 @@
 //! The kit's server does what tests rely on.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -102,25 +103,35 @@ async fn a_dropped_server_is_gone_even_when_frozen() {
 
 #[test]
 fn servers_and_workers_die_with_their_owner_even_when_frozen() {
-    // The owner cannot clear away what it leaves.
-    let dir = tempfile::tempdir().unwrap();
-    let mut owner = Command::new(env!("CARGO_BIN_EXE_kit-child"))
-        .arg("owner")
-        .env("TMPDIR", dir.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut out = BufReader::new(owner.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
-    let pids: [u32; 2] = serde_json::from_str(&line).unwrap();
-    assert!(pids.into_iter().all(process::is_alive));
-    process::freeze(pids[0]);
-    owner.kill().unwrap();
-    owner.wait().unwrap();
-    watchlock_support::wait_until("both are gone", SOON, || {
-        !pids.into_iter().any(process::is_alive)
-    });
+    // The last one is what a terminal that is closed sends to all at once, those that hold the leashes among them.
+    for signal in ["-KILL", "-TERM", "-HUP"] {
+        // The owner cannot clear away what it leaves.
+        let dir = tempfile::tempdir().unwrap();
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_kit-child"))
+            .arg("owner")
+            .env("TMPDIR", dir.path())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(owner.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let pids: [u32; 2] = serde_json::from_str(&line).unwrap();
+        assert!(pids.into_iter().all(process::is_alive));
+        process::freeze(pids[0]);
+        if signal == "-KILL" {
+            owner.kill().unwrap();
+        } else {
+            let group = format!("-{}", owner.id());
+            let killed = Command::new("kill").args([signal, "--", &group]).status();
+            assert!(killed.unwrap().success());
+        }
+        owner.wait().unwrap();
+        watchlock_support::wait_until(&format!("both are gone by {signal}"), SOON, || {
+            !pids.into_iter().any(process::is_alive)
+        });
+    }
 }
 
 #[tokio::test]
