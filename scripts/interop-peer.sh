@@ -31,7 +31,8 @@ compile() {
 archive() {
     redis= answer= port=$((20000 + $$ % 10000))
     if "${REDIS_SERVER:-redis-server}" --version >/dev/null 2>&1; then
-        "${REDIS_SERVER:-redis-server}" --bind 127.0.0.1 --port "$port" --save "" >/dev/null 2>&1 &
+        # It ends by itself if this script is killed.
+        timeout 70 "${REDIS_SERVER:-redis-server}" --bind 127.0.0.1 --port "$port" --save "" >/dev/null 2>&1 &
         redis=$!
     fi
     mkfifo "$target/requests"
