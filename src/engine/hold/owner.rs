@@ -344,19 +344,6 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_of_very_many_reads_begins_each_as_quickly_as_the_first() {
-        let (owner, began) = (OwnerState::new(), std::time::Instant::now());
-        let first = held(0, true);
-        owner.insert(&first);
-        for number in 1..20_000 {
-            let found = owner.find(first.kind.names(), true, at(1));
-            assert!(matches!(found, Ok(Some(_))));
-            owner.insert(&held(number, true));
-            assert!(began.elapsed() < Duration::from_secs(20), "{number}");
-        }
-    }
-
-    #[test]
     fn behind_a_newest_read_that_is_over_an_older_one_is_found() {
         let (owner, old, newest) = (OwnerState::new(), held(1, true), held(2, true));
         owner.insert(&old);
