@@ -23,7 +23,7 @@ pub(crate) use self::command::{
     connected, round_trip,
 };
 pub(crate) use self::connect::{
-    ClusterNode, Connection, Dialer, Hello, Redirect, Sentinels, check_tls, slots_of,
+    Connection, Dialer, Hello, Redirect, Sentinels, check_tls, slots_of,
 };
 pub(crate) use self::failure::{AttemptPace, Class, Failure, is_unknown_command};
 pub(crate) use self::timers::Timers;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Fleet, Pending};
+use crate::backend::{Fleet, Pending, TimedReply};
 use crate::engine::core::Core;
 use crate::error::Error;
 use crate::script::{Call, Reply};
 
 /// Sends a command that may be repeated. Repeats it once if the connection was cut.
 pub(super) async fn ask(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
-    asked(core, |fleet| Pending::start(fleet, call.clone())).await
+    Ok(asked(core, call).await?.reply)
 }
 
 /// Sends a command that must not be repeated.
@@ -19,13 +19,10 @@ pub(super) async fn tell(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
 }
 
 /// What a command that may be repeated came to. It is started once more if the connection was cut.
-pub(super) async fn asked(
-    core: &Core,
-    mut start: impl FnMut(&Arc<Fleet>) -> Pending,
-) -> Result<Reply, Error> {
+pub(super) async fn asked(core: &Core, call: Call<'_>) -> Result<TimedReply, Error> {
     let limit = core.config.command_timeout;
     let end = core.now() + limit;
-    let pending = start(&open_fleet(core)?);
+    let pending = Pending::start(&open_fleet(core)?, call.clone());
     let mut outcome = pending.until(limit, end).await;
     let mut was_sent = false;
     if let Err(failure) = &outcome
@@ -34,14 +31,14 @@ pub(super) async fn asked(
     {
         was_sent = !failure.was_not_sent();
         // The runtime of the connection may have ended, or this task may run on another one by now.
-        let again = open_fleet(core).map(|fleet| start(&fleet));
+        let again = open_fleet(core).map(|fleet| Pending::start(&fleet, call));
         outcome = match again {
             Ok(pending) => pending.until(limit, end).await,
             Err(_) if was_sent => outcome,
             Err(error) => return Err(error),
         };
     }
-    outcome.map(|answer| answer.reply).map_err(|failure| {
+    outcome.map_err(|failure| {
         let error = Error::from(failure);
         if was_sent {
             error.after_a_send()

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use redis::{FromRedisValue, Value};
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::command::asked;
 use super::handle::{Handle, LockKind, LockOfClient, LockTarget};
 use super::kinds::permits::PermitId;
-use crate::backend::{Failure, Pending};
+use crate::backend::Failure;
 use crate::config::is_label;
 use crate::engine::core::Core;
 use crate::engine::hold::kind::{Kind, Sharing};
@@ -124,12 +123,9 @@ impl InspectTarget for LockOfClient {
         if let Some(queue) = kind.commands.queue() {
             return ask(core, queue.length(names)).await;
         }
-        let question = |how| {
-            let call = Call::plain("PUBSUB").for_node_of(names);
-            call.arg(how).arg(names.channel())
-        };
-        let (call, sharded) = (question("NUMSUB"), question("SHARDNUMSUB"));
-        let (_, clients): (Value, u64) = ask_either(core, &call, &sharded).await?;
+        let call = Call::plain("PUBSUB").for_node_of(names);
+        let call = call.by_channels(["NUMSUB", "SHARDNUMSUB"]);
+        let (_, clients): (Value, u64) = ask(core, call.arg(names.channel())).await?;
         Ok(clients)
     }
 }
@@ -237,23 +233,7 @@ async fn label_of(core: &Core, client: Uuid) -> Option<String> {
 }
 
 async fn ask<T: FromRedisValue>(core: &Core, call: Call<'_>) -> Result<T, Error> {
-    ask_either(core, &call, &call).await
-}
-
-/// Asks `call`, or `sharded` where channels belong to slots.
-async fn ask_either<T: FromRedisValue>(
-    core: &Core,
-    call: &Call<'_>,
-    sharded: &Call<'_>,
-) -> Result<T, Error> {
-    let mut said = None;
-    asked(core, |fleet| {
-        let (answer, answered) = oneshot::channel();
-        said = Some(answered);
-        Pending::ask(fleet, call, sharded, answer)
-    })
-    .await?;
-    let value = said.and_then(|mut said| said.try_recv().ok());
-    let value = value.and_then(|value| T::from_redis_value(value).ok());
+    let value = asked(core, call).await?.value;
+    let value = value.and_then(|value| T::from_redis_value(*value).ok());
     value.ok_or_else(|| Failure::strange_reply().into())
 }

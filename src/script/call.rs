@@ -126,6 +126,8 @@ pub(crate) struct Call<'a> {
     args: SmallVec<[Arg<'a>; 6]>,
     target: Target,
     publishes: bool,
+    /// Its first argument, and what it is where channels belong to slots.
+    by_channels: Option<[&'static str; 2]>,
     order: Order,
     starts: Option<&'a dyn Startable>,
     verifies: bool,
@@ -196,6 +198,7 @@ impl<'a> Call<'a> {
             args: SmallVec::new(),
             target: Target::Any,
             publishes: false,
+            by_channels: None,
             order: Order::Free,
             starts: None,
             verifies: false,
@@ -247,6 +250,16 @@ impl<'a> Call<'a> {
     pub(crate) fn publishes(self) -> Self {
         let publishes = true;
         Self { publishes, ..self }
+    }
+
+    /// Adds the first argument of a command: the second of these words where channels belong to slots.
+    pub(crate) fn by_channels(self, words: [&'static str; 2]) -> Self {
+        let by_channels = Some(words);
+        Self {
+            by_channels,
+            ..self
+        }
+        .arg(words[0])
     }
 
     /// Replicas must acknowledge it, if the client asks for acknowledgements.
@@ -334,6 +347,7 @@ impl<'a> Call<'a> {
             script: self.script,
             cmd,
             publishes: self.publishes.then_some(Publish::Classic),
+            by_channels: self.by_channels,
         }
     }
 }
@@ -350,6 +364,7 @@ pub(crate) struct Encoded {
     cmd: Cmd,
     /// How the script publishes, if it does.
     publishes: Option<Publish>,
+    by_channels: Option<[&'static str; 2]>,
 }
 
 impl Encoded {
@@ -357,8 +372,17 @@ impl Encoded {
         &self.cmd
     }
 
-    /// Makes the script publish as the node needs it that the call is sent to.
+    /// Makes the script publish as the node needs it that the call is sent to, and a command ask for such channels.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
+        if let Some([classic, sharded]) = self.by_channels {
+            let mut cmd = copied(Cmd::new(), self.cmd.args_iter().take(1));
+            cmd.arg(if publish == Publish::Sharded {
+                sharded
+            } else {
+                classic
+            });
+            self.cmd = copied(cmd, self.cmd.args_iter().skip(2));
+        }
         match (self.publishes, publish) {
             (Some(Publish::Classic), Publish::Sharded) => {
                 self.cmd.arg(SHARDED);

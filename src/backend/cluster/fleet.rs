@@ -19,7 +19,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, ready};
 use parking_lot::{Mutex, RwLock};
-use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
@@ -27,13 +26,11 @@ use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
-    all_once, asking_once, once, read_once,
+    all_once, asking_once, once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::{Class, Failure};
 use crate::backend::timers::Timers;
-use crate::clock::Moment;
-use crate::config::Publish;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
 use crate::log::log;
@@ -97,36 +94,6 @@ impl Message for Option<AckCommand> {
             *self = unsent.map(|unsent| *unsent);
             wrong
         })
-    }
-}
-
-/// A question whose answer is read as it is.
-struct Question {
-    /// The command for classic channels, and for sharded ones.
-    words: [Encoded; 2],
-    answer: Option<oneshot::Sender<Value>>,
-}
-
-impl Message for Question {
-    async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
-        let lane = &route.lane;
-        let sharded = lane.publish() == Publish::Sharded;
-        let words = &self.words[usize::from(sharded)];
-        let sent_at = lane.now();
-        let value = read_once(lane, words.cmd(), asking).await?;
-        if let Some(answer) = self.answer.take() {
-            let _ = answer.send(value);
-        }
-        Ok(read_elsewhere(sent_at))
-    }
-}
-
-/// The answer to a message whose reply the sender gets in another way.
-fn read_elsewhere(sent_at: Moment) -> TimedReply {
-    TimedReply {
-        reply: Reply::Other,
-        sent_at,
-        server_age: None,
     }
 }
 
@@ -244,30 +211,14 @@ impl Pending {
             timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);
-            Ok(read_elsewhere(sent_at))
+            Ok(TimedReply {
+                reply: Reply::Other,
+                sent_at,
+                server_age: None,
+                value: None,
+            })
         };
         Self::queued(sending.boxed(), lane, Turn::Hold, false)
-    }
-
-    /// Starts a question that changes nothing. The server's reply goes to `answer`. With sharded channels `sharded` is sent.
-    pub(crate) fn ask(
-        fleet: &Arc<Fleet>,
-        call: &Call<'_>,
-        sharded: &Call<'_>,
-        answer: oneshot::Sender<Value>,
-    ) -> Self {
-        let question = Question {
-            words: [call.encode(), sharded.encode()],
-            answer: Some(answer),
-        };
-        let route = match fleet.route(call.target()) {
-            Ok(route) => route,
-            Err(failure) => return Self::unsent(fleet, failure),
-        };
-        let lane = Arc::clone(&route.lane);
-        let timer = fleet.config.metrics.command(call.name());
-        let sending = send(Arc::clone(fleet), route, question, timer);
-        Self::queued(sending.boxed(), lane, call.turn(), false)
     }
 
     fn unsent(fleet: &Fleet, failure: Failure) -> Self {
@@ -281,10 +232,8 @@ pub(crate) struct Fleet {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// By the number of the node; none once the fleet is closed.
-    routes: RwLock<Option<Routes>>,
+    routes: RwLock<Option<Vec<(u32, LaneRoute)>>>,
 }
-
-type Routes = Vec<(u32, LaneRoute)>;
 
 impl Fleet {
     /// A fleet on `runtime`, not connected yet.
@@ -317,8 +266,9 @@ impl Fleet {
     fn route_to(&self, node: &Arc<ClusterNode>) -> LaneRoute {
         let find = |routes: &[(u32, LaneRoute)]| {
             let mut known = routes.iter();
-            let known =
-                known.find(|(number, route)| *number == node.number() && !route.lane.is_over());
+            let known = known.find(|(number, route)| {
+                *number == node.number() && route.lane.end_of_it().is_none()
+            });
             known.map(|(_, route)| route.clone())
         };
         if let Some(route) = self.routes.read().as_deref().and_then(find) {
@@ -333,7 +283,7 @@ impl Fleet {
             return route;
         }
         self.home.lane.rest();
-        routes.retain(|(_, route)| !route.lane.is_over());
+        routes.retain(|(_, route)| route.lane.end_of_it().is_none());
         let route = LaneRoute::open(self.config.to(node), &self.runtime);
         routes.push((node.number(), route.clone()));
         route
@@ -376,13 +326,6 @@ impl Fleet {
         routes.iter().flatten().map(|(number, _)| *number).collect()
     }
 
-    /// The lanes on which nothing was received for `span`.
-    pub(crate) fn quiet(&self, span: Duration) -> Vec<Arc<Lane>> {
-        let mut lanes = self.lanes();
-        lanes.retain(|lane| lane.is_silent_for(span));
-        lanes
-    }
-
     pub(crate) fn is_silent_for(&self, span: Duration) -> bool {
         self.lanes().iter().all(|lane| lane.is_silent_for(span))
     }
@@ -405,7 +348,7 @@ impl Fleet {
 
     /// Whether its runtime has ended, or it is closed.
     pub(crate) fn is_over(&self) -> bool {
-        self.home.lane.is_over()
+        self.home.lane.end_of_it().is_some()
     }
 
     pub(crate) fn close(&self) {
@@ -417,14 +360,12 @@ impl Fleet {
     }
 }
 
-type Fleets = Vec<(Id, Arc<Fleet>)>;
-
 /// The callers' fleets of one client, and the map of its cluster.
 pub(crate) struct Backend {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// One for each runtime of callers: a few at most. None once the client is closed.
-    fleets: Mutex<Option<Fleets>>,
+    fleets: Mutex<Option<Vec<(Id, Arc<Fleet>)>>>,
 }
 
 impl Backend {
@@ -476,12 +417,12 @@ impl Backend {
     /// if the client is closed.
     pub(crate) fn callers_fleet(&self) -> Result<Arc<Fleet>, Error> {
         let runtime = Handle::try_current().map_err(|_| ConfigError::NoRuntime)?;
-        let known = |fleets: &Fleets| {
+        let known = |fleets: &[(Id, Arc<Fleet>)]| {
             let is_live = |(id, fleet): &&(Id, Arc<Fleet>)| *id == runtime.id() && !fleet.is_over();
             let live = fleets.iter().find(is_live);
             live.map(|(_, fleet)| Arc::clone(fleet))
         };
-        let fleet = self.fleets.lock().as_ref().map(known);
+        let fleet = self.fleets.lock().as_deref().map(known);
         if let Some(fleet) = fleet.ok_or(Error::Closed)? {
             return Ok(fleet);
         }

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 
 use crate::backend::connect::{ClusterNode, Dialer, Endpoint, Range, Redirect};
 use crate::backend::failure::application;
@@ -27,8 +27,7 @@ pub(crate) struct Cluster {
     template: Arc<Dialer>,
     addresses: Option<NodeAddress>,
     publish: Option<Publish>,
-    joined: AtomicBool,
-    join: Notify,
+    joined: SetOnce<()>,
     map: RwLock<Map>,
     moved: Mutex<BTreeSet<Slot>>,
     doubted: Notify,
@@ -53,8 +52,7 @@ impl Cluster {
             template,
             addresses,
             publish,
-            joined: AtomicBool::new(false),
-            join: Notify::new(),
+            joined: SetOnce::new(),
             map: RwLock::default(),
             moved: Mutex::default(),
             doubted: Notify::new(),
@@ -63,16 +61,11 @@ impl Cluster {
     }
 
     pub(crate) fn is_joined(&self) -> bool {
-        // Acquire: a thread that sees it also sees the first map.
-        self.joined.load(Ordering::Acquire)
+        self.joined.initialized()
     }
 
     pub(crate) async fn joined(&self) {
-        let mut joined = std::pin::pin!(self.join.notified());
-        joined.as_mut().enable();
-        if !self.is_joined() {
-            joined.await;
-        }
+        self.joined.wait().await;
     }
 
     pub(crate) fn node_of(&self, slot: Slot) -> Option<Arc<ClusterNode>> {
@@ -93,8 +86,8 @@ impl Cluster {
     /// There is a cluster with these slots.
     pub(crate) fn join(&self, ranges: Vec<Range>) {
         self.learn(ranges);
-        self.joined.store(true, Ordering::Release);
-        self.join.notify_waiters();
+        // A thread that sees it also sees the first map. A later greeting finds it set.
+        let _ = self.joined.set(());
     }
 
     /// Replaces the map by the answer of a node.

@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
-use super::send::{FailedSend, TimedReply, connected, heard, is_unknown_script};
+use super::send::{FailedSend, TimedReply, connected, heard, in_term, is_unknown_script};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::config::Acks;
@@ -85,7 +85,6 @@ impl AckLanes {
                 acks,
                 lane: Arc::clone(&lane),
                 stall: Arc::clone(&stall),
-                known: Mutex::default(),
                 took: Mutex::default(),
             };
             runtime.spawn(own(worker.run(entries)));
@@ -177,8 +176,6 @@ struct AckWorker {
     acks: Acks,
     lane: Arc<Lane>,
     stall: Arc<Mutex<Stall>>,
-    /// The number of a connection, and the scripts that were sent on it.
-    known: Mutex<(u64, HashSet<&'static str>)>,
     /// How long the last batch took.
     took: Mutex<Duration>,
 }
@@ -226,15 +223,14 @@ impl AckWorker {
             while let Some((order, batch)) =
                 self.next_batch(&mut waiting, under_way.is_empty(), waits)
             {
-                waits += usize::from(order == Order::Acknowledged);
-                under_way.push(self.process(batch, order));
+                let acknowledged = order == Order::Acknowledged;
+                waits += usize::from(acknowledged);
+                under_way.push(self.process(batch, acknowledged));
             }
             self.let_in(waiting.len(), waits);
             tokio::select! {
                 biased;
-                Some(order) = under_way.next() => {
-                    waits -= usize::from(order == Order::Acknowledged);
-                }
+                Some(acknowledged) = under_way.next() => waits -= usize::from(acknowledged),
                 received = queue.recv_many(&mut waiting, BATCH) => {
                     if received == 0 {
                         break;
@@ -286,10 +282,10 @@ impl AckWorker {
         usize::try_from(most.clamp(1, BATCHES)).unwrap_or(1)
     }
 
-    /// Sends a batch, and returns its order.
-    async fn process(&self, entries: Vec<QueuedCommand>, order: Order) -> Order {
-        self.send(entries, order == Order::Acknowledged).await;
-        order
+    /// Sends a batch. Returns whether it is one that replicas must acknowledge.
+    async fn process(&self, entries: Vec<QueuedCommand>, acknowledged: bool) -> bool {
+        self.send(entries, acknowledged).await;
+        acknowledged
     }
 
     async fn send(&self, mut entries: Vec<QueuedCommand>, acknowledged: bool) {
@@ -324,12 +320,8 @@ impl AckWorker {
             }
         };
         let exchange = unless_given_up(&lane, generation, min_silence, exchange);
-        let done = match term {
-            None => exchange.await,
-            // A reply of the old master does not count.
-            Some(mut term) => term.within(exchange).await.flatten(),
-        };
-        if done.flatten().is_none() {
+        let done = in_term(term, exchange).await;
+        if done.flatten().flatten().is_none() {
             lane.replace(generation);
         }
     }
@@ -342,15 +334,16 @@ impl AckWorker {
         mut entries: Vec<QueuedCommand>,
         refused: &Failure,
     ) -> Option<()> {
-        for entry in &mut entries {
-            entry.command.look();
+        for QueuedCommand { command, .. } in &mut entries {
+            command.look();
+            command.introduce(&self.lane, connected.generation);
         }
-        self.introduce(&mut entries, connected.generation);
         let sent_at = self.lane.now();
         let connection = &mut connected.connection;
         let (results, _) = self.round(connection, &entries, false).await?;
         for (entry, result) in entries.into_iter().zip(results) {
-            match heard(&self.lane, connected.generation, result, sent_at) {
+            let call = &entry.command.call;
+            match heard(&self.lane, connected.generation, call, result, sent_at) {
                 Ok(mut answer) if matches!(answer.reply, Reply::Busy(_)) => {
                     answer.reply = Reply::Busy(None);
                     entry.reply(answer);
@@ -372,7 +365,9 @@ impl AckWorker {
     ) -> Option<()> {
         let connection = &mut connected.connection;
         while !entries.is_empty() {
-            self.introduce(&mut entries, connected.generation);
+            for entry in &mut entries {
+                entry.command.introduce(&self.lane, connected.generation);
+            }
             let sent_at = self.lane.now();
             let (results, got) = self.round(connection, &entries, acknowledged).await?;
             let (mut again, mut texts) = (Vec::new(), HashSet::new());
@@ -381,7 +376,8 @@ impl AckWorker {
                     again.push(entry);
                     continue;
                 }
-                let heard = heard(&self.lane, connected.generation, result, sent_at);
+                let call = &entry.command.call;
+                let heard = heard(&self.lane, connected.generation, call, result, sent_at);
                 match (heard, &got) {
                     (Err(wrong), _) => entry.fail(wrong),
                     (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
@@ -396,17 +392,6 @@ impl AckWorker {
             entries = again;
         }
         Some(())
-    }
-
-    /// Sends the scripts that this connection does not know by their texts.
-    fn introduce(&self, entries: &mut [QueuedCommand], generation: u64) {
-        let mut known = self.known.lock();
-        if known.0 != generation {
-            *known = (generation, HashSet::new());
-        }
-        for entry in entries {
-            entry.command.introduce(&self.lane, &mut known.1);
-        }
     }
 
     /// Sends each command once. Returns the replies, and whether enough replicas acknowledged; none if the connection is
@@ -468,12 +453,13 @@ impl AckCommand {
 
     /// Sends a script by its text the first time on a connection: a digest that the server does not know would cost a
     /// second `WAIT`.
-    fn introduce(&mut self, lane: &Lane, known: &mut HashSet<&'static str>) {
+    fn introduce(&mut self, lane: &Lane, generation: u64) {
         self.call.publish_as(lane.publish());
         if self.text.is_none()
             && let Some(digest) = self.call.digest()
-            && known.insert(digest)
+            && !lane.has_sent_text(digest, generation, Moment::default())
         {
+            lane.sends_text(digest, generation);
             self.text = self.call.with_text();
         }
     }

@@ -67,9 +67,7 @@ impl LaneConfig {
     pub(crate) async fn connect(&self, generation: u64) -> Result<Connected, Failure> {
         let limit = self.connect_timeout;
         let (mut connection, term) = self.dialer.connect(&self.timers, limit).await?;
-        if let Some(node) = &self.node {
-            node.greet(&mut connection, &self.timers, limit).await?;
-        }
+        self.greet(&mut connection).await?;
         let mut server = None;
         if self.asks_server {
             let asking = ServerInfo::ask(&mut connection, &self.clock);
@@ -83,6 +81,16 @@ impl LaneConfig {
             server,
             is_replicas: false,
         })
+    }
+
+    /// Greets the node at the other end of a new connection, if it is one of a cluster.
+    pub(crate) async fn greet(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let Some(node) = &self.node else {
+            return Ok(());
+        };
+        let limit = self.connect_timeout;
+        let greeted = self.timers.within(limit, node.greet(connection)).await;
+        greeted.unwrap_or_else(|| Err(Failure::slow_connect(limit)))
     }
 }
 
@@ -180,10 +188,10 @@ impl Connected {
         !self.is_replicas && !is_over && !self.connection.has_ended()
     }
 
-    /// Asks the server whether it is a replica. False if it does not say so in time.
-    async fn asks_role(&mut self, timers: &Timers, limit: Duration) -> bool {
+    /// Asks the server whether it is a replica; none if it does not say that in time.
+    async fn asks_role(&mut self, timers: &Timers, limit: Duration) -> Option<bool> {
         let asking = timers.within(limit, Hello::of(&mut self.connection));
-        matches!(asking.await, Some(Ok(hello)) if hello.is_replica())
+        asking.await?.ok().map(|hello| hello.is_replica())
     }
 }
 
@@ -488,11 +496,9 @@ impl Lane {
             return false;
         };
         let limit = self.config.command_timeout;
-        if !connected.asks_role(self.timers(), limit).await {
+        if connected.asks_role(self.timers(), limit).await != Some(true) {
             return false;
         }
-        // Relaxed: only the lane's task reads it, for its next connection.
-        self.demoted.store(true, Ordering::Relaxed);
         self.set_role(connected.generation, true);
         self.leave(connected.generation);
         for lane in &self.beside {
@@ -503,19 +509,18 @@ impl Lane {
 
     /// Asks a server that was a replica whether it is a master again. Without an answer it is not.
     pub(super) async fn is_master_again(&self, connected: &mut Connected) -> bool {
-        let asking = Hello::of(&mut connected.connection);
-        let hello = self.timers().within(self.command_timeout(), asking).await;
-        if !matches!(hello, Some(Ok(hello)) if !hello.is_replica()) {
+        let limit = self.command_timeout();
+        if connected.asks_role(self.timers(), limit).await != Some(false) {
             return false;
         }
-        // Relaxed, as in `is_demoted`.
-        self.demoted.store(false, Ordering::Relaxed);
         self.set_role(connected.generation, false);
         true
     }
 
-    /// Notes on a connection what its server said.
+    /// Notes what the server said on a connection, for this one and the next.
     fn set_role(&self, generation: u64, is_replicas: bool) {
+        // Relaxed: only the lane's task reads it.
+        self.demoted.store(is_replicas, Ordering::Relaxed);
         self.link.send_if_modified(|link| match link {
             LaneState::Up { connected, .. } if connected.generation == generation => {
                 connected.is_replicas = is_replicas;
@@ -550,19 +555,14 @@ impl Lane {
 
     /// Waits until the connection `left` is given up.
     pub(crate) async fn has_left(&self, left: u64) {
-        let is_used = |link: &LaneState| matches!(link, LaneState::Up { connected, .. } if connected.generation == left);
+        let is_left = |link: &LaneState| !matches!(link, LaneState::Up { connected, .. } if connected.generation == left);
         // The lane owns the sender, so this never fails.
-        let _ = self.link.subscribe().wait_for(|link| !is_used(link)).await;
+        let _ = self.link.subscribe().wait_for(is_left).await;
     }
 
     /// Whether it uses the connection of this number.
     pub(crate) fn is_on(&self, generation: u64) -> bool {
         matches!(&*self.link.borrow(), LaneState::Up { connected, .. } if connected.generation == generation)
-    }
-
-    /// Whether it has ended, and does not connect again.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(&*self.link.borrow(), LaneState::Over(_))
     }
 
     /// Gives up its connections until they are needed again.
@@ -576,7 +576,7 @@ impl Lane {
         }
     }
 
-    /// Why it has ended, if it has.
+    /// Why it has ended, if it has: then it does not connect again.
     pub(crate) fn end_of_it(&self) -> Option<Failure> {
         match &*self.link.borrow() {
             LaneState::Over(end) => Some(end.clone()),
@@ -637,10 +637,11 @@ impl Lane {
                     generation += 1;
                     // Some round trips, until a reply says how long one takes.
                     self.answered(since);
-                    // Relaxed, as in `is_demoted`.
+                    // Relaxed, as in `set_role`.
                     if self.demoted.load(Ordering::Relaxed) {
                         let limit = self.config.connect_timeout;
-                        connected.is_replicas = connected.asks_role(self.timers(), limit).await;
+                        let role = connected.asks_role(self.timers(), limit).await;
+                        connected.is_replicas = role == Some(true);
                         self.demoted.store(connected.is_replicas, Ordering::Relaxed);
                     }
                     let failed = self.succeed(connected, leave_from);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::lane::Lane;
@@ -77,14 +77,15 @@ enum Stage {
 }
 
 impl Run {
-    fn is_unsent(&self) -> bool {
-        matches!(
-            self,
-            Self::Live {
-                stage: Stage::Unsent { .. },
-                ..
-            }
-        )
+    fn stage(&mut self) -> Option<&mut Stage> {
+        match self {
+            Self::Live { stage, .. } => Some(stage),
+            Self::Over(_) => None,
+        }
+    }
+
+    fn is_unsent(&mut self) -> bool {
+        matches!(self.stage(), Some(Stage::Unsent { .. }))
     }
 }
 
@@ -187,12 +188,9 @@ impl Pending {
         lane.drive();
         shared.poll_for_all();
         let waited = waited.max(self.submitted_at().until(lane.now()));
-        let traffic = match &*shared.run.lock() {
-            Run::Live {
-                stage: Stage::Submitted { traffic, .. },
-                ..
-            } => *traffic,
-            Run::Live { .. } | Run::Over(_) => None,
+        let traffic = match shared.run.lock().stage() {
+            Some(Stage::Submitted { traffic, .. }) => *traffic,
+            _ => None,
         };
         // Before the end: the next command of the caller must not go over a silent connection.
         if let (Some(silence), Some(before)) = (silence, traffic)
@@ -324,33 +322,13 @@ impl Pending {
                 }
             };
         }
-        if let Run::Live {
-            stage: Stage::Unsent { turn, .. },
-            ..
-        } = &*run
-        {
+        if let Some(Stage::Unsent { turn, .. }) = run.stage() {
             match shared.lane.window().enter(*turn) {
                 Some(place) => shared.start(&mut run, place),
                 None => shared.wait(&mut run),
             }
         }
-        let sending = match &mut *run {
-            Run::Live {
-                stage: Stage::Unsent { .. },
-                ..
-            } => return Poll::Pending,
-            Run::Live { sending, .. } => sending,
-            Run::Over(outcome) => return Poll::Ready(outcome.clone()),
-        };
-        let all = Waker::from(Arc::clone(shared));
-        let Poll::Ready(outcome) = sending.as_mut().poll(&mut Context::from_waker(&all)) else {
-            return Poll::Pending;
-        };
-        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
-        drop(run);
-        shared.ended(&before, &outcome);
-        shared.wake_but(Some(self.number));
-        Poll::Ready(outcome)
+        shared.poll_sending(run, Some(self.number))
     }
 }
 
@@ -358,12 +336,7 @@ impl Future for Pending {
     type Output = CommandResult;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandResult> {
-        // A command may panic when polled after its runtime ended. It is unanswered then.
-        let polling = AssertUnwindSafe(|| self.poll_command(context));
-        let polled = catch_unwind(polling).unwrap_or_else(|_| {
-            self.overdue();
-            Poll::Ready(Err(Failure::no_reply()))
-        });
+        let polled = self.poll_command(context);
         // No lock is held here.
         let lane = &self.shared.lane;
         lane.admit();
@@ -410,7 +383,7 @@ impl Drop for Pending {
 impl InFlight {
     /// The lane has a place for it.
     fn start(&self, run: &mut Run, place: Place) {
-        if let Run::Live { stage, .. } = run {
+        if let Some(stage) = run.stage() {
             *stage = Stage::Submitted {
                 place: Some(place),
                 traffic: Traffic::of(&self.lane),
@@ -423,11 +396,7 @@ impl InFlight {
 
     /// Queues it for a place of the lane, unless it is queued already.
     fn wait(self: &Arc<Self>, run: &mut Run) {
-        let Run::Live {
-            stage: Stage::Unsent { turn, patient, key },
-            ..
-        } = run
-        else {
+        let Some(Stage::Unsent { turn, patient, key }) = run.stage() else {
             return;
         };
         if key.is_none() {
@@ -445,12 +414,8 @@ impl InFlight {
     }
 
     /// Takes it out of the queue of its lane.
-    fn forget(&self, run: &Run) {
-        if let Run::Live {
-            stage: Stage::Unsent { key: Some(key), .. },
-            ..
-        } = run
-        {
+    fn forget(&self, run: &mut Run) {
+        if let Some(Stage::Unsent { key: Some(key), .. }) = run.stage() {
             self.lane.window().forget(*key);
         }
     }
@@ -462,25 +427,38 @@ impl InFlight {
 
     /// Polls it if it was submitted. Its next event wakes all clones.
     fn poll_for_all(self: &Arc<Self>) {
-        let mut run = self.run.lock();
-        let Run::Live {
-            sending,
-            stage: Stage::Submitted { .. },
-        } = &mut *run
-        else {
-            return;
+        let _ = self.poll_sending(self.run.lock(), None);
+    }
+
+    /// Polls what sends it, if it was submitted. Its end wakes all clones that wait, except `awake`.
+    fn poll_sending(
+        self: &Arc<Self>,
+        mut run: MutexGuard<'_, Run>,
+        awake: Option<u64>,
+    ) -> Poll<CommandResult> {
+        let (sending, place) = match &mut *run {
+            Run::Live {
+                sending,
+                stage: Stage::Submitted { place, .. },
+            } => (sending, *place),
+            Run::Live { .. } => return Poll::Pending,
+            Run::Over(outcome) => return Poll::Ready(outcome.clone()),
         };
         let all = Waker::from(Arc::clone(self));
-        let polling = AssertUnwindSafe(|| sending.as_mut().poll(&mut Context::from_waker(&all)));
-        let Poll::Ready(outcome) =
-            catch_unwind(polling).unwrap_or_else(|_| Poll::Ready(Err(Failure::no_reply())))
-        else {
-            return;
-        };
-        let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
-        drop(run);
-        self.ended(&before, &outcome);
-        self.wake_but(None);
+        let polling = AssertUnwindSafe(|| sending.poll_unpin(&mut Context::from_waker(&all)));
+        // A command may panic when polled after its runtime ended. It is unanswered then.
+        let polled = catch_unwind(polling);
+        let polled = polled.unwrap_or_else(|_| Poll::Ready(Err(Failure::no_reply())));
+        if let Poll::Ready(outcome) = &polled {
+            let before = std::mem::replace(&mut *run, Run::Over(outcome.clone()));
+            drop(run);
+            if let Some(place) = place {
+                self.lane.window().leave(place, self.took(outcome));
+            }
+            self.wake_but(awake);
+            drop(before);
+        }
+        polled
     }
 
     /// How long the answer took that came just now; none if there was no answer.
@@ -493,29 +471,16 @@ impl InFlight {
         Some(submitted_at.until(self.lane.heard_at()))
     }
 
-    /// It has this outcome. Gives its place back.
-    fn ended(&self, before: &Run, outcome: &CommandResult) {
-        if let Run::Live {
-            stage: Stage::Submitted {
-                place: Some(place), ..
-            },
-            ..
-        } = before
-        {
-            self.lane.window().leave(*place, self.took(outcome));
-        }
-    }
-
     /// If it still runs, ends it and wakes all clones. One that was not sent never will be. One that was sent is unanswered,
     /// and keeps its place until the answer comes. Lets others in, so no lock may be held.
     fn end(self: &Arc<Self>) {
         let mut run = self.run.lock();
-        let outcome = match &*run {
-            Run::Over(_) => return,
-            run if run.is_unsent() => Err(self.lane.not_sent()),
-            Run::Live { .. } => Err(Failure::slow_reply(self.lane.command_timeout())),
+        let outcome = match run.stage() {
+            None => return,
+            Some(Stage::Unsent { .. }) => Err(self.lane.not_sent()),
+            Some(Stage::Submitted { .. }) => Err(Failure::slow_reply(self.lane.command_timeout())),
         };
-        self.forget(&run);
+        self.forget(&mut run);
         let before = std::mem::replace(&mut *run, Run::Over(outcome));
         drop(run);
         if let Run::Live {
@@ -564,7 +529,7 @@ impl Queueable for InFlight {
     fn fail_unsent(&self, failure: &Failure) {
         let mut run = self.run.lock();
         if run.is_unsent() {
-            self.forget(&run);
+            self.forget(&mut run);
             let before = std::mem::replace(&mut *run, Run::Over(Err(failure.clone())));
             drop(run);
             drop(before);

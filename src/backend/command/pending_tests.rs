@@ -71,6 +71,7 @@ impl FakeCommand {
                     reply: Reply::Other,
                     sent_at: Moment::default(),
                     server_age: None,
+                    value: None,
                 }))
             } else {
                 Poll::Pending

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use scopeguard::guard;
@@ -34,6 +35,8 @@ pub(crate) struct TimedReply {
     pub(crate) sent_at: Moment,
     /// How long the server had been up by then; none where it is not asked.
     pub(crate) server_age: Option<Duration>,
+    /// What the server replied, to a command that is no script.
+    pub(crate) value: Option<Box<Value>>,
 }
 
 pub(crate) type CommandResult = Result<TimedReply, Failure>;
@@ -55,13 +58,20 @@ impl From<Failure> for FailedSend {
 pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
-    match connected.term.take() {
-        None => exchanged(lane, connected, call).await,
-        Some(mut term) => {
-            let answered = Box::pin(term.within(exchanged(lane, connected, call))).await;
-            // A reply after the change of the master does not count.
-            answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
-        }
+    let term = connected.term.take();
+    let answered = in_term(term, exchanged(lane, connected, call)).await;
+    answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
+}
+
+/// What comes of an exchange on a connection of this term. None if the term ends first: a reply after the change of the
+/// master does not count.
+pub(super) fn in_term<F: Future + Send>(
+    term: Option<MasterTerm>,
+    exchange: F,
+) -> impl Future<Output = Option<F::Output>> {
+    match term {
+        None => exchange.map(Some).left_future(),
+        Some(mut term) => Box::pin(async move { term.within(exchange).await }).right_future(),
     }
 }
 
@@ -79,7 +89,7 @@ async fn exchanged(
         let sending = send_text(lane, on, call, (result, sent_at), false);
         (result, sent_at) = Box::pin(sending).await;
     }
-    let mut answer = heard(lane, generation, result, sent_at)?;
+    let mut answer = heard(lane, generation, call, result, sent_at)?;
     answer.server_age = connected
         .server
         .map(|server| server.up_since.until(sent_at));
@@ -95,20 +105,23 @@ pub(crate) async fn all_once(
     for call in &mut calls {
         call.publish_as(lane.publish());
     }
-    let mut term = connected.term.take();
+    let term = connected.term.take();
     let exchanged = exchanged_together(lane, &mut connected, &calls);
-    let answers = match &mut term {
-        None => exchanged.await,
-        // Replies after the change of the master do not count.
-        Some(term) => term.within(exchanged).await.ok_or_else(Failure::no_reply)?,
-    };
-    let read = |(result, sent_at)| match heard(lane, connected.generation, Ok(result), sent_at) {
+    let answers = in_term(term, exchanged).await;
+    let answers = answers.ok_or_else(Failure::no_reply)?;
+    let read = |((result, sent_at), call)| match heard(
+        lane,
+        connected.generation,
+        call,
+        Ok(result),
+        sent_at,
+    ) {
         Ok(answer) => Some(Ok(answer)),
         Err(wrong) if wrong.redirect.is_some() => None,
         Err(wrong) => Some(Err(wrong.failure)),
     };
     let answers = answers.map_err(|error| refused(lane, connected.generation, error).failure)?;
-    Ok(answers.into_iter().map(read).collect())
+    Ok(answers.into_iter().zip(&calls).map(read).collect())
 }
 
 /// Sends calls in one pipeline. Those whose script is unknown follow in a second one, the first of each script with its
@@ -174,26 +187,7 @@ pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<Timed
     let sent = (result, sent_at);
     let on = (&mut *connection, generation);
     let (result, sent_at) = send_text(lane, on, call, sent, true).await;
-    heard(lane, generation, result, sent_at)
-}
-
-/// Sends a command, and returns its reply as it is; with `asking` for a slot that is migrating to the node of the lane.
-pub(crate) async fn read_once(lane: &Lane, cmd: &Cmd, asking: bool) -> Result<Value, FailedSend> {
-    let mut connected = connected(lane).await?;
-    let sent_at = lane.now();
-    let exchanged = exchange(&mut connected.connection, cmd, asking);
-    let result = match connected.term.take() {
-        None => exchanged.await,
-        // A reply after the change of the master does not count.
-        Some(mut term) => {
-            let answered = Box::pin(term.within(exchanged)).await;
-            answered.ok_or_else(Failure::no_reply)?
-        }
-    };
-    let value = result.and_then(Value::extract_error);
-    let value = value.map_err(|error| refused(lane, connected.generation, error))?;
-    lane.answered(sent_at);
-    Ok(value)
+    heard(lane, generation, call, result, sent_at)
 }
 
 /// A connection that is not known to be cut, or to lead to an old master.
@@ -226,9 +220,12 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
 pub(super) fn heard(
     lane: &Lane,
     generation: u64,
+    call: &Encoded,
     result: RedisResult<Value>,
     sent_at: Moment,
 ) -> Result<TimedReply, FailedSend> {
+    let is_script = call.digest().is_some();
+    let value = result.as_ref().ok().filter(|_| !is_script).cloned();
     let reply = result.and_then(said);
     let reply = reply.map_err(|error| refused(lane, generation, error))?;
     lane.answered(sent_at);
@@ -236,6 +233,7 @@ pub(super) fn heard(
         reply,
         sent_at,
         server_age: None,
+        value: value.map(Box::new),
     })
 }
 
@@ -366,10 +364,6 @@ impl Traffic {
         Some(silence.saturating_sub(now.read_at.until(time)))
     }
 
-    fn ended_in(self, silence: Duration, lane: &Lane) -> bool {
-        self.silent_in(silence, lane) == Some(Duration::ZERO)
-    }
-
     /// Gives the connection up if its traffic since then ended in a silence that counts (rule 4: its runtime has run), or
     /// does so soon: the command may have waited for less than that, and a reply to an earlier command may have been the
     /// last one.
@@ -400,7 +394,7 @@ impl Traffic {
             on.timers().timer(RUNS_FOR).await;
             yield_now().await;
             on.drive();
-            if self.ended_in(silence, &on) {
+            if self.silent_in(silence, &on) == Some(Duration::ZERO) {
                 on.replace(self.generation);
             }
             let lane = Arc::clone(&on);
@@ -434,10 +428,6 @@ pub(crate) async fn round_trip(
     {
         result = connection.send_packed_command(&text).await;
     }
-    read(result)
-}
-
-pub(super) fn read(result: RedisResult<Value>) -> Result<Reply, Failure> {
     Ok(result.and_then(said)?)
 }
 

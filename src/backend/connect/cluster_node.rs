@@ -2,17 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-use redis::PushInfo;
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::address::Endpoint;
 use super::connection::Connection;
 use super::dial::Dialer;
 use super::hello::Hello;
 use crate::backend::failure::{Class, Failure};
-use crate::backend::timers::Timers;
 use crate::config::Publish;
 
 /// The first Redis version with sharded channels.
@@ -102,28 +97,9 @@ impl ClusterNode {
         self.set.unwrap_or(known)
     }
 
-    /// A greeted connection for subscriptions. Messages go to `pushes`.
-    pub(crate) async fn subscribe(
-        &self,
-        timers: &Timers,
-        limit: Duration,
-        pushes: UnboundedSender<PushInfo>,
-    ) -> Result<Connection, Failure> {
-        let connecting = self.dialer.subscribe(timers, limit, pushes);
-        let mut connection = connecting.await?;
-        self.greet(&mut connection, timers, limit).await?;
-        Ok(connection)
-    }
-
     /// Greets the node on a new connection: its version may have changed, or its address may belong to another server.
-    pub(crate) async fn greet(
-        &self,
-        connection: &mut Connection,
-        timers: &Timers,
-        limit: Duration,
-    ) -> Result<(), Failure> {
-        let greeting = timers.within(limit, Hello::with_id(connection)).await;
-        let greeted = greeting.unwrap_or_else(|| Err(Failure::slow_connect(limit)));
+    pub(crate) async fn greet(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let greeted = Hello::with_id(connection).await;
         let (hello, id) = greeted.map_err(Failure::greeting)?;
         let known = self.id.get().zip(id);
         if !hello.is_in_cluster() || known.is_some_and(|(known, id)| **known != *id) {

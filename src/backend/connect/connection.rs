@@ -324,10 +324,6 @@ impl Drive {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
-
-    fn has_many(&self) -> bool {
-        self.in_flight.load(Ordering::Relaxed) >= FEW
-    }
 }
 
 async fn run(drive: impl Deref<Target = Arc<Drive>>) {
@@ -336,7 +332,7 @@ async fn run(drive: impl Deref<Target = Arc<Drive>>) {
         drive.waker.get_or_init(|| context.waker().clone());
         // Rule 2: yields once. This also lets more replies arrive before it reads, so more tasks queue their next command
         // together.
-        let_others_go = !let_others_go && drive.has_many();
+        let_others_go = !let_others_go && drive.in_flight.load(Ordering::Relaxed) >= FEW;
         if let_others_go {
             context.waker().wake_by_ref();
             return Poll::Pending;

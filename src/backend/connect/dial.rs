@@ -39,16 +39,14 @@ use crate::secrets::Provider;
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(crate) struct Dialer {
-    /// How to connect, and where unless sentinels say so.
-    address: Address,
+    /// How to connect, and where unless sentinels say so: one address, or several of one cluster.
+    addresses: Vec<Address>,
     /// The host as the nodes of its cluster name it.
     named: Option<Box<str>>,
     followed: Option<Followed>,
-    /// More addresses of the same cluster.
-    seeds: Vec<Address>,
     /// Whether the application said that this is a cluster.
     pub(crate) for_cluster: bool,
-    /// Which address answered last: 0 is `address`, the others are `seeds`.
+    /// The index of the address that answered last.
     answered: AtomicUsize,
     /// Asked for credentials for each connection.
     secrets: Option<Provider>,
@@ -120,7 +118,7 @@ impl std::fmt::Debug for Dialer {
 impl Dialer {
     /// With a pool, commands go over connections of its manager.
     pub(crate) fn from_url(url: &str, pool: Option<Pool>) -> Result<Self, ConfigError> {
-        Ok(Self::new(Address::from_url(url)?, pool))
+        Ok(Self::new(vec![Address::from_url(url)?], pool))
     }
 
     /// From a client of redis-rs, for settings that an address cannot express.
@@ -128,7 +126,7 @@ impl Dialer {
         client: &redis::Client,
         pool: Option<Pool>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self::new(Address::from_client(client)?, pool))
+        Ok(Self::new(vec![Address::from_client(client)?], pool))
     }
 
     /// To the master that sentinels name. `template` gives all but host and port.
@@ -144,17 +142,16 @@ impl Dialer {
             led: Mutex::default(),
             found: Notify::new(),
         };
-        let mut dialer = Self::new(Address::from_url(template)?, None);
+        let mut dialer = Self::from_url(template, None)?;
         dialer.followed = Some(followed);
         Ok(dialer)
     }
 
-    fn new(address: Address, pool: Option<Pool>) -> Self {
+    fn new(addresses: Vec<Address>, pool: Option<Pool>) -> Self {
         Self {
-            address,
+            addresses,
             named: None,
             followed: None,
-            seeds: Vec::new(),
             for_cluster: false,
             answered: AtomicUsize::new(0),
             secrets: None,
@@ -165,13 +162,14 @@ impl Dialer {
 
     /// From addresses of one cluster; the first that answers is used. The first in the list says how to connect to nodes.
     pub(crate) fn from_urls(urls: &[String]) -> Result<Self, ConfigError> {
-        let (first, others) = urls.split_first().ok_or(ConfigError::InvalidUrl)?;
-        let seeds: Result<Vec<_>, _> = others.iter().map(|url| Address::from_url(url)).collect();
-        Ok(Self {
-            seeds: seeds?,
-            for_cluster: true,
-            ..Self::from_url(first, None)?
-        })
+        let addresses = urls.iter().map(|url| Address::from_url(url));
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        if addresses.is_empty() {
+            return Err(ConfigError::InvalidUrl);
+        }
+        let mut dialer = Self::new(addresses, None);
+        dialer.for_cluster = true;
+        Ok(dialer)
     }
 
     /// Connects in the same way to another server. The nodes of its cluster name its host `named`.
@@ -179,7 +177,10 @@ impl Dialer {
         let there = Self {
             named: Some(named.into()),
             panicked: Arc::clone(&self.panicked),
-            ..Self::new(self.address.at(&endpoint.host, endpoint.port), None)
+            ..Self::new(
+                vec![self.addresses[0].at(&endpoint.host, endpoint.port)],
+                None,
+            )
         };
         there.identified_by(self.secrets.clone())
     }
@@ -196,8 +197,7 @@ impl Dialer {
 
     fn now(&self) -> &Address {
         // Relaxed: the number stands for itself.
-        let answered = self.answered.load(Ordering::Relaxed).checked_sub(1);
-        answered.map_or(&self.address, |seed| &self.seeds[seed])
+        &self.addresses[self.answered.load(Ordering::Relaxed)]
     }
 
     pub(crate) fn has_pool(&self) -> bool {
@@ -255,7 +255,7 @@ impl Dialer {
         };
         let _asking = followed.asking();
         let endpoint = followed.sentinels.master(timers, limit).await?;
-        let address = self.address.at(&endpoint.host, endpoint.port);
+        let address = self.addresses[0].at(&endpoint.host, endpoint.port);
         followed.led_to(endpoint);
         self.identified(&address)
     }
@@ -292,8 +292,8 @@ impl Dialer {
     /// Connects to all addresses of a cluster and takes the first that knows the slots. If none does, it takes the first
     /// that answers, so that the caller finds out why it cannot be used.
     async fn to_any(&self) -> Result<Connection, Failure> {
-        let all = std::iter::once(&self.address).chain(&self.seeds);
-        let asked = all.enumerate().map(async |(index, address)| {
+        let all = self.addresses.iter().enumerate();
+        let asked = all.map(async |(index, address)| {
             let address = self.identified(address)?;
             let mut connection = address.multiplexed().await?;
             // A frozen server accepts connections, but does not answer. A node that was reset answers, but knows no slots.
@@ -342,7 +342,7 @@ impl Dialer {
     }
 
     async fn to_master(&self, timers: &Timers, timeout: Duration) -> Result<Connection, Failure> {
-        if !self.seeds.is_empty() {
+        if self.addresses.len() > 1 {
             return self.to_any().await;
         }
         let address = self.whereto(timers, timeout).await?;

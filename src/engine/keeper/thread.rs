@@ -232,7 +232,9 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
 /// Probes the connections that were quiet for a while, unless that is under way. Finds those that were cut or are
 /// half open before a renewal needs them. No node waits for the answer of another.
 fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
-    for lane in keeper.core.keeper_fleet.quiet(QUIET) {
+    let mut quiet = keeper.core.keeper_fleet.lanes();
+    quiet.retain(|lane| lane.is_silent_for(QUIET));
+    for lane in quiet {
         let node = lane.node().map_or(0, |node| node.number());
         if !keeper.probing.lock().insert(node) {
             continue;

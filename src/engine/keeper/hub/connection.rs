@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::listener::{Listener, Sink, Stream};
-use crate::backend::{AttemptPace, Class, Cluster, ClusterNode, Failure, LaneConfig};
+use crate::backend::{AttemptPace, Class, Cluster, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
 use crate::config::Publish;
@@ -31,8 +31,6 @@ pub(crate) fn is_refusal(failure: &Failure) -> bool {
 pub(super) struct HubConnection {
     config: LaneConfig,
     cluster: Arc<Cluster>,
-    /// `None` outside of a cluster.
-    node: Option<Arc<ClusterNode>>,
     listener: Mutex<Option<Arc<Listener>>>,
     /// Held while a connection is being made, so that only one is.
     connecting: tokio::sync::Mutex<Connecting>,
@@ -47,21 +45,16 @@ struct Connecting {
 }
 
 impl HubConnection {
-    pub(super) fn new(
-        config: &LaneConfig,
-        cluster: &Arc<Cluster>,
-        node: Option<Arc<ClusterNode>>,
-    ) -> Arc<Self> {
+    pub(super) fn new(config: LaneConfig, cluster: &Arc<Cluster>) -> Arc<Self> {
         Arc::new(Self {
-            config: config.clone(),
             cluster: Arc::clone(cluster),
-            node,
             listener: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(Connecting {
                 pace: AttemptPace::new(config.backoff, fastrand::u64(..)),
                 refusals: refusals(),
                 failed: None,
             }),
+            config,
         })
     }
 
@@ -96,18 +89,17 @@ impl HubConnection {
     }
 
     async fn connect(&self) -> Result<(Sink, Stream), Failure> {
-        let (timers, limit) = (&self.config.timers, self.config.connect_timeout);
         let (sender, pushes) = mpsc::unbounded_channel();
-        let (connection, publish) = match &self.node {
-            None => {
-                let subscribing = self.config.dialer.subscribe(timers, limit, sender);
-                (subscribing.await?, Publish::Classic)
-            }
-            Some(node) => (node.subscribe(timers, limit, sender).await?, node.publish()),
-        };
+        let config = &self.config;
+        let subscribing = config
+            .dialer
+            .subscribe(&config.timers, config.connect_timeout, sender);
+        let mut connection = subscribing.await?;
+        config.greet(&mut connection).await?;
+        let node = config.node.as_ref();
         let sink = Sink {
             connection,
-            publish,
+            publish: node.map_or(Publish::Classic, |node| node.publish()),
         };
         Ok((sink, Stream(pushes)))
     }

@@ -87,7 +87,7 @@ impl Hub {
     fn connection(&self, channel: &str) -> Result<(Arc<HubConnection>, Box<str>), Failure> {
         let mut connections = self.connections.lock();
         if !self.cluster.is_joined() {
-            let new = || HubConnection::new(&self.config, &self.cluster, None);
+            let new = || HubConnection::new(self.config.clone(), &self.cluster);
             return Ok((
                 Arc::clone(connections.entry(0).or_insert_with(new)),
                 "".into(),
@@ -100,7 +100,7 @@ impl Hub {
         let host = node.host().into();
         let connection = connections
             .entry(node.number())
-            .or_insert_with(|| HubConnection::new(&self.config, &self.cluster, Some(node)));
+            .or_insert_with(|| HubConnection::new(self.config.to(&node), &self.cluster));
         Ok((Arc::clone(connection), host))
     }
 
