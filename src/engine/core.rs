@@ -4,13 +4,12 @@
 //! them out after it has released the lock. The first to see the reply to an attempt or a last release settles it: its
 //! caller, the keeper's job, or the keeper's reaper.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::gate::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs, Settled};
@@ -79,9 +78,7 @@ pub(crate) struct Core {
     /// Wakes the keeper for a look at the schedule.
     pub(crate) look: Notify,
     /// No new holds start.
-    closing: AtomicBool,
-    /// Notified when `closing` is set.
-    stops: Notify,
+    closing: SetOnce<()>,
     /// Nothing is kept alive any more: all holds have ended or are lost.
     closed: AtomicBool,
     /// Whether Redis denied a wake-up before.
@@ -139,8 +136,7 @@ impl Core {
             schedule: Schedule::default(),
             mailbox,
             look: Notify::new(),
-            closing: AtomicBool::new(false),
-            stops: Notify::new(),
+            closing: SetOnce::new(),
             closed: AtomicBool::new(false),
             lacks: OnceLock::new(),
             unfit: RwLock::default(),
@@ -242,19 +238,15 @@ impl Core {
 
     /// Whether the client has stopped starting new holds.
     pub(crate) fn is_closing(&self) -> bool {
-        // Acquire, and ordered by each gate's lock: `stop_accepting` sets the flag, then visits every gate. An acquire
+        // It acquires, and is ordered by each gate's lock: `stop_accepting` sets the flag, then visits every gate. An acquire
         // that passed its gate before that visit is failed by it. One that passes later takes the gate's lock after the
         // visit, and so sees the flag here.
-        self.closing.load(Ordering::Acquire)
+        self.closing.initialized()
     }
 
     /// Resolves once the client has stopped starting new holds.
     pub(crate) async fn stopped_accepting(&self) {
-        let mut stops = pin!(self.stops.notified());
-        stops.as_mut().enable();
-        if !self.is_closing() {
-            stops.await;
-        }
+        self.closing.wait().await;
     }
 
     /// Leaves `mail` to the keeper.
@@ -504,13 +496,12 @@ impl Core {
 
     /// Starts no new holds from now on, and fails all waits for one.
     pub(crate) fn stop_accepting(&self) {
-        // Release, and before the gates are visited: see `is_closing`.
-        self.closing.store(true, Ordering::Release);
+        // It releases, and before the gates are visited: see `is_closing`. Later calls find it set.
+        let _ = self.closing.set(());
         for names in self.gates.names() {
             self.at(&names, self.now(), Gate::close);
         }
         self.latches.close();
-        self.stops.notify_waiters();
     }
 
     /// Ends the client: every hold that is left is lost, and nothing is kept alive any more.
