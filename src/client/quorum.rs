@@ -68,13 +68,17 @@ impl Quorum {
     /// Configures a quorum of 3, 5, 7 or 9 servers (1 for tests) before it connects.
     pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> QuorumBuilder {
         let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
-        QuorumBuilder::new(urls.collect())
+        QuorumBuilder {
+            urls: urls.collect(),
+            client: Client::builder(""),
+            settings: QuorumSettings::default(),
+        }
     }
 
     /// A random id of this quorum in this process. On each server it uses another client id.
     #[must_use]
     pub fn id(&self) -> Uuid {
-        self.nodes.id()
+        self.nodes.id
     }
 
     /// The lock `name`. No I/O; a bad name is an error of the first use.
@@ -181,14 +185,6 @@ impl std::fmt::Debug for QuorumBuilder {
 }
 
 impl QuorumBuilder {
-    fn new(urls: Vec<String>) -> Self {
-        Self {
-            client: Client::builder(urls.first().map_or("", String::as_str)),
-            urls,
-            settings: QuorumSettings::default(),
-        }
-    }
-
     /// How long to wait for a server's answer to an acquire: 1 ms to 10 s, and at most a quarter of the lease. Default four
     /// times the measured round trip to that server, at least 50 ms. Connecting does not count: it has the
     /// [`connect_timeout`](Self::connect_timeout).

@@ -78,7 +78,7 @@ impl HoldView {
         let refused = match self.state() {
             ChildState::Valid(_) => return Ok(()),
             ChildState::Lost(reason) => Error::lost(reason),
-            ChildState::Over | ChildState::Absent => Error::not_owner(),
+            ChildState::Over => Error::not_owner(),
         };
         Err(refused.about(self.name()))
     }

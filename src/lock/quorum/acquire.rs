@@ -90,7 +90,7 @@ async fn enter(
         return Ok(None);
     };
     if request.fenced && level.hold().token().is_none() {
-        token::take_for(nodes, &request.kind, request.lease, level.hold()).await?;
+        token::take_for(nodes, request, level.hold()).await?;
     }
     Ok(Some(level.into_guard()))
 }

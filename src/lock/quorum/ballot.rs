@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::stream::FuturesUnordered;
 
 use super::node::NodeTry;
-use super::rules::{BusyNodes, VoteCount};
+use super::rules::{BusyNodes, RoundOutcome, Vote, counted};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -25,7 +25,6 @@ pub(super) struct UnderWay {
 /// The answers to a round.
 pub(super) struct Ballot {
     needed: usize,
-    pub(super) votes: VoteCount,
     pub(super) children: Vec<Option<LockGuard>>,
     /// Grants of nodes that may not vote.
     pub(super) young: Vec<LockGuard>,
@@ -63,12 +62,17 @@ impl Ballot {
         children.resize_with(reports.len(), || None);
         Self {
             needed,
-            votes: VoteCount::new(reports.len(), needed, asked.len()),
             children,
             young: Vec::new(),
             reports,
             refused: None,
         }
+    }
+
+    /// What the round comes to by the answers so far, and whether that is certain.
+    pub(super) fn outcome(&self) -> (RoundOutcome, bool) {
+        let votes: Vec<_> = self.reports.iter().map(NodeReport::vote).collect();
+        counted(&votes, self.needed)
     }
 
     /// The places of the nodes with such a report.
@@ -112,6 +116,19 @@ impl Ballot {
             .collect();
         let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
         Error::no_quorum(reached, self.needed, cause.into())
+    }
+}
+
+impl NodeReport {
+    fn vote(&self) -> Vote {
+        match self {
+            Self::NoAnswer => Vote::Open,
+            Self::Granted => Vote::Yes,
+            Self::Young => Vote::Young,
+            Self::Busy(_) => Vote::Busy,
+            Self::Failed(error) if !error.is_transient() => Vote::Refused,
+            Self::Failed(_) | Self::NotAsked | Self::Unfit(_) => Vote::Failed,
+        }
     }
 }
 

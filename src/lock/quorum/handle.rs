@@ -125,7 +125,7 @@ impl LockOfQuorum {
 
     /// Its owner, or that of the scope that this is called in.
     fn acts_for(&self) -> Option<Arc<CompositeOwner>> {
-        let ambient = || owner_in_scope(self.nodes.id());
+        let ambient = || owner_in_scope(self.nodes.id);
         self.owner.clone().or_else(ambient)
     }
 
@@ -160,7 +160,7 @@ impl LockTarget for LockOfQuorum {
         LockInfo {
             command_timeout: self.nodes.config().command_timeout,
             timers: Some(self.nodes.timers().clone()),
-            ..LockInfo::of(self.nodes.id(), kind.names())
+            ..LockInfo::of(self.nodes.id, kind.names())
         }
     }
 
@@ -294,7 +294,7 @@ impl QuorumOwner {
     ///
     /// As `future`.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        in_scope(self.nodes.id(), Arc::clone(&self.state), future)
+        in_scope(self.nodes.id, Arc::clone(&self.state), future)
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct HoldToRepair {
 
 /// What all handles of a quorum share.
 pub(crate) struct QuorumNodes {
-    id: Uuid,
+    pub(crate) id: Uuid,
     all: Box<[Arc<QuorumNode>]>,
     /// How many nodes are a majority.
     pub(super) needed: usize,
@@ -109,10 +109,6 @@ impl QuorumNodes {
             nodes.start_task(async move { drop(node.connect().await) });
         }
         Ok((nodes, to_repair))
-    }
-
-    pub(crate) fn id(&self) -> Uuid {
-        self.id
     }
 
     pub(super) fn all(&self) -> &[Arc<QuorumNode>] {

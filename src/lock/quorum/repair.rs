@@ -53,7 +53,7 @@ async fn look_after(quorum: Weak<QuorumNodes>, mut new: UnboundedReceiver<HoldTo
             return;
         };
         all.retain_mut(|repair: &mut HoldToRepair| match repair.hold.upgrade() {
-            Some(hold) if hold.check().is_ok() => {
+            Some(hold) if hold.is_held() => {
                 repair.look(&nodes, &hold);
                 true
             }

@@ -13,7 +13,6 @@
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,10 +24,11 @@ use super::listeners::Listeners;
 use super::node::NodeAnswer;
 use super::nodes::QuorumNodes;
 use super::queue::AcquireRequest;
-use super::rules::{BusyNodes, RoundOutcome, Vote};
+use super::rules::{BusyNodes, RoundOutcome};
 use super::token;
 use crate::backend::Lane;
 use crate::engine::gate::ticket::{GRACE, Patience};
+use crate::engine::hold::state::Ended;
 use crate::error::Error;
 use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::guard::LockGuard;
@@ -82,24 +82,25 @@ impl Ballot {
         answer: Result<NodeAnswer, Error>,
     ) -> Option<RoundOutcome> {
         nodes.note_answer(place, answer.as_ref().err());
-        let (vote, report) = match answer {
+        self.reports[place] = match answer {
             Ok(NodeAnswer::Granted(child)) if nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
-                (Vote::Yes, NodeReport::Granted)
+                NodeReport::Granted
             }
             Ok(NodeAnswer::Granted(child)) => {
                 self.young.push(child);
-                (Vote::Young, NodeReport::Young)
+                NodeReport::Young
             }
-            Ok(NodeAnswer::Busy(until)) => (Vote::Busy, NodeReport::Busy(until)),
-            Err(error) if error.is_transient() => (Vote::Failed, NodeReport::Failed(error)),
+            Ok(NodeAnswer::Busy(until)) => NodeReport::Busy(until),
             Err(error) => {
-                self.refused.get_or_insert_with(|| error.clone());
-                (Vote::Refused, NodeReport::Failed(error))
+                if !error.is_transient() {
+                    self.refused.get_or_insert_with(|| error.clone());
+                }
+                NodeReport::Failed(error)
             }
         };
-        self.reports[place] = report;
-        self.votes.count(vote)
+        let (outcome, is_certain) = self.outcome();
+        is_certain.then_some(outcome)
     }
 }
 
@@ -120,7 +121,7 @@ pub(super) async fn round(
     let first = first_answers(nodes, &mut begun.tries, &mut begun.ballot);
     let first = nodes.by(end, first).await;
     let is_cut = first.is_none();
-    let outcome = first.unwrap_or_else(|| begun.ballot.votes.close());
+    let outcome = first.unwrap_or_else(|| begun.ballot.outcome().0);
     // To connect may take longer than the caller waits. A timer that is late says that the process stood still.
     let now = nodes.now();
     let waited = began.until(now) >= command_timeout.max(limit) && now <= end + GRACE;
@@ -151,11 +152,11 @@ pub(super) async fn round(
         })
         .await;
         let children = std::mem::take(&mut ballot.children);
-        let Some(level) = got(nodes, request, children, limit).await else {
+        let Some(level) = got(nodes, request, children).await else {
             return Tried::NoQuorum(ballot.no_quorum(0));
         };
         nodes.repair(level.hold(), request);
-        join_later(nodes, &ballot, request, level.hold(), tries, limit);
+        join_later(nodes, &ballot, request, level.hold(), tries);
         return Tried::Got(level);
     }
     let waits_for_leases = outcome == RoundOutcome::Busy && request.patience != Patience::Once;
@@ -173,8 +174,8 @@ pub(super) async fn round(
     let tried = match outcome {
         RoundOutcome::Got | RoundOutcome::Busy => Tried::Busy(ballot.found_busy()),
         RoundOutcome::NoQuorum { reached } => {
-            let reached = match ballot.votes.close() {
-                RoundOutcome::NoQuorum { reached } => reached,
+            let reached = match ballot.outcome() {
+                (RoundOutcome::NoQuorum { reached }, _) => reached,
                 _ => reached,
             };
             Tried::NoQuorum(ballot.no_quorum(reached))
@@ -200,7 +201,7 @@ async fn first_answers(
             return outcome;
         }
     }
-    ballot.votes.close()
+    ballot.outcome().0
 }
 
 /// The hold of these children, with its token if it needs one. None when it gets no token: then they are given back.
@@ -208,13 +209,12 @@ async fn got(
     nodes: &Arc<QuorumNodes>,
     request: &AcquireRequest,
     children: Vec<Option<LockGuard>>,
-    limit: Duration,
 ) -> Option<CompositeLevel> {
     let spare_timeout = nodes.timeout_of(Lease::Watchdog);
     let (name, lease) = (&request.name, request.lease);
     let level = CompositeLevel::first(name, nodes.needed, spare_timeout, children, lease);
     if request.fenced {
-        let token = token::take(nodes, &request.kind, level.hold(), limit).await?;
+        let token = token::take(nodes, request, level.hold()).await?;
         level.hold().keep_token(token);
     }
     Some(level)
@@ -227,7 +227,6 @@ fn join_later(
     request: &AcquireRequest,
     hold: &Arc<Composite>,
     tries: Tries,
-    limit: Duration,
 ) {
     let nodes = Arc::clone(nodes);
     let mut busy = ballot.places(|report| matches!(report, NodeReport::Busy(_)));
@@ -240,7 +239,7 @@ fn join_later(
     let (hold, request) = (Arc::clone(hold), request.clone());
     let steward = Arc::clone(&nodes);
     steward.start_task(async move {
-        late(&nodes, &request, &hold, tries, unanswered, limit, &mut busy).await;
+        late(&nodes, &request, &hold, tries, unanswered, &mut busy).await;
         if !busy.is_empty() {
             take_freed(nodes, &request, &hold, &busy).await;
         }
@@ -255,21 +254,20 @@ async fn late(
     hold: &Arc<Composite>,
     mut tries: Tries,
     mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
-    limit: Duration,
     busy: &mut Vec<usize>,
 ) {
-    let mut over = pin!(hold.over());
+    let mut ended = hold.ended();
     let mut left_to_lease = false;
     loop {
         let (place, answer) = tokio::select! {
             biased;
-            () = &mut over, if !left_to_lease => {
-                left_to_lease = hold.is_left_to_lease();
+            end = &mut ended, if !left_to_lease => {
+                left_to_lease = end == Ended::Left;
                 if left_to_lease {
                     continue;
                 }
-                drop((tries, over));
-                return watch(nodes, unanswered, limit).await;
+                drop((tries, ended));
+                return watch(nodes, unanswered, nodes.timeout_of(request.lease)).await;
             }
             answer = tries.next() => match answer {
                 Some(answer) => answer,
@@ -356,7 +354,7 @@ pub(super) async fn take_again(
     let trying = nodes.try_once(place, request.kind.clone(), request.lease);
     let answer = tokio::select! {
         biased;
-        () = hold.over() => return None,
+        _ = hold.ended() => return None,
         (_, answer) = trying => answer,
     };
     nodes.note_answer(place, answer.as_ref().err());
@@ -408,8 +406,7 @@ async fn join(
         return false;
     }
     if let Some(token) = hold.token() {
-        let limit = nodes.timeout_of(request.lease);
-        if !token::raise(nodes, &request.kind, place, &child, token, limit).await {
+        if !token::raise(nodes, request, place, &child, token).await {
             return false;
         }
     }

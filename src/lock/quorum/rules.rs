@@ -17,13 +17,15 @@ use crate::clock::Moment;
 /// How a node answered an acquire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
+    /// It has not answered yet.
+    Open,
     /// It granted, and may vote.
     Yes,
     /// It granted, and may not vote yet.
     Young,
     /// Somebody else has it there.
     Busy,
-    /// It failed, and may succeed later.
+    /// It failed, and may succeed later; or it was not asked.
     Failed,
     /// It refused, for good.
     Refused,
@@ -51,62 +53,26 @@ pub(super) struct BusyNodes {
     pub(super) free_at: Moment,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct VoteCount {
-    nodes: usize,
-    needed: usize,
-    /// How many have not answered yet.
-    open: usize,
-    yes: usize,
-    busy: usize,
-    refused: usize,
-}
-
-impl VoteCount {
-    /// `asked` of `nodes` are asked, and `needed` must say yes.
-    pub(super) fn new(nodes: usize, needed: usize, asked: usize) -> Self {
-        Self {
-            nodes,
-            needed,
-            open: asked,
-            yes: 0,
-            busy: 0,
-            refused: 0,
-        }
-    }
-
-    /// Counts the answer of one node. Returns the outcome as soon as it is certain.
-    pub(super) fn count(&mut self, vote: Vote) -> Option<RoundOutcome> {
-        self.open -= 1;
-        match vote {
-            Vote::Yes => self.yes += 1,
-            Vote::Busy => self.busy += 1,
-            Vote::Refused => self.refused += 1,
-            Vote::Young | Vote::Failed => {}
-        }
-        let outcome = self.close();
-        let may_be_got = self.yes + self.open >= self.needed;
-        let certain = match outcome {
-            RoundOutcome::Got => true,
-            RoundOutcome::Busy | RoundOutcome::Refused => !may_be_got,
-            RoundOutcome::NoQuorum { reached } => reached + self.open < self.needed,
-        };
-        (certain || self.open == 0).then_some(outcome)
-    }
-
-    /// The outcome of the answers so far.
-    pub(super) fn close(&self) -> RoundOutcome {
-        let reached = self.yes + self.busy;
-        if self.yes >= self.needed {
-            RoundOutcome::Got
-        } else if self.busy > 0 && reached >= self.needed {
-            RoundOutcome::Busy
-        } else if self.nodes - self.refused < self.needed {
-            RoundOutcome::Refused
-        } else {
-            RoundOutcome::NoQuorum { reached }
-        }
-    }
+/// What a round comes to by the votes of all nodes, of which `needed` must say yes; and whether that is certain.
+pub(super) fn counted(votes: &[Vote], needed: usize) -> (RoundOutcome, bool) {
+    let count = |what| votes.iter().filter(|vote| **vote == what).count();
+    let (open, yes, busy) = (count(Vote::Open), count(Vote::Yes), count(Vote::Busy));
+    let reached = yes + busy;
+    let outcome = if yes >= needed {
+        RoundOutcome::Got
+    } else if busy > 0 && reached >= needed {
+        RoundOutcome::Busy
+    } else if votes.len() - count(Vote::Refused) < needed {
+        RoundOutcome::Refused
+    } else {
+        RoundOutcome::NoQuorum { reached }
+    };
+    let is_certain = match outcome {
+        RoundOutcome::Got => true,
+        RoundOutcome::Busy | RoundOutcome::Refused => yes + open < needed,
+        RoundOutcome::NoQuorum { reached } => reached + open < needed,
+    };
+    (outcome, is_certain || open == 0)
 }
 
 /// How long a node has to answer, if that is not set.
@@ -203,10 +169,14 @@ mod tests {
         ) {
             let (nodes, needed) = (2 * half + 1, half + 1);
             let all = &all[..asked.min(nodes)];
-            let mut votes = VoteCount::new(nodes, needed, all.len());
-            let decided = all.iter().position(|said| votes.count(*said).is_some());
+            let mut votes = vec![Vote::Failed; nodes];
+            votes[..all.len()].fill(Vote::Open);
+            let decided = all.iter().enumerate().position(|(place, said)| {
+                votes[place] = *said;
+                counted(&votes, needed).1
+            });
             let decided = decided.expect("a round is decided when all were heard");
-            let outcome = votes.close();
+            let (outcome, _) = counted(&votes, needed);
             let count = |what| all.iter().filter(|said| **said == what).count();
             let (yes, busy) = (count(Vote::Yes), count(Vote::Busy));
             // Answers that came after the decision would not have changed it.

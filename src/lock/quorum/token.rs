@@ -5,29 +5,28 @@
 //! that node gives the next token only when the hold's field is gone.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use super::nodes::QuorumNodes;
+use super::queue::AcquireRequest;
 use crate::backend::{Failure, Pending};
-use crate::engine::hold::kind::Kind;
 use crate::error::Error;
 use crate::fencing::FencingToken;
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::LeaseMs;
 use crate::lock::guard::LockGuard;
 use crate::lock::kinds::fenced;
 use crate::lock::several::Composite;
+use crate::lock::view::HoldOfSeveral;
 use crate::script::Reply;
 
 /// The token of a hold, once a majority has it. None when too few nodes took it.
 pub(super) async fn take(
-    nodes: &Arc<QuorumNodes>,
-    kind: &Kind,
+    nodes: &QuorumNodes,
+    request: &AcquireRequest,
     hold: &Composite,
-    limit: Duration,
 ) -> Option<FencingToken> {
     let mut children = hold.guards(true);
     children.retain(|(_, child)| child.fencing_token().is_some());
@@ -38,7 +37,7 @@ pub(super) async fn take(
     let token = tokens.max().flatten()?;
     let mut raising: FuturesUnordered<_> = children
         .iter()
-        .map(|(place, child)| raise(nodes, kind, *place, child, token, limit))
+        .map(|(place, child)| raise(nodes, request, *place, child, token))
         .collect();
     let mut raised = 0;
     while let Some(done) = raising.next().await {
@@ -52,24 +51,23 @@ pub(super) async fn take(
 
 /// Takes a token for a valid hold that began without one.
 pub(super) async fn take_for(
-    nodes: &Arc<QuorumNodes>,
-    kind: &Kind,
-    lease: Lease,
+    nodes: &QuorumNodes,
+    request: &AcquireRequest,
     hold: &Composite,
 ) -> Result<(), Error> {
     let children = hold.guards(true);
     let entering = children
         .iter()
-        .map(|(_, child)| child.enter_as(kind, lease));
+        .map(|(_, child)| child.enter_as(&request.kind, request.lease));
     let reached = children.iter().map(|(place, _)| nodes.node(*place));
     let reached = reached.filter(|node| !node.is_silent());
     // A child that cannot be reached fails below.
     drop(join_all(reached.map(|node| node.connect())).await);
-    let limit = nodes.timeout_of(lease);
+    let limit = nodes.timeout_of(request.lease);
     // The children's holds keep their tokens when these levels are dropped.
     let entered = nodes.timers().within(limit, join_all(entering)).await;
     drop(entered);
-    let Some(token) = take(nodes, kind, hold, limit).await else {
+    let Some(token) = take(nodes, request, hold).await else {
         hold.check()?;
         let cause = Arc::new(Error::from(Failure::silence()));
         return Err(Error::no_quorum(0, nodes.needed, cause));
@@ -81,18 +79,18 @@ pub(super) async fn take_for(
 /// Writes `token` to the node at `place`, if `child` is held there. Returns whether the node has it, or a larger one.
 pub(super) async fn raise(
     nodes: &QuorumNodes,
-    kind: &Kind,
+    request: &AcquireRequest,
     place: usize,
     child: &LockGuard,
     token: FencingToken,
-    limit: Duration,
 ) -> bool {
     let core = nodes.node(place).core();
     let (Some(hold_id), Ok(fleet)) = (child.hold_id(), core.backend.callers_fleet()) else {
         return false;
     };
     let ttl = core.config.fencing_token_ttl.map(LeaseMs::of);
-    let call = fenced::raise(kind.names(), hold_id, token, ttl);
+    let call = fenced::raise(request.kind.names(), hold_id, token, ttl);
+    let limit = nodes.timeout_of(request.lease);
     let answer = Pending::start(&fleet, call).within(limit).await;
     answer.is_ok_and(|answer| matches!(answer.reply, Reply::Done(_)))
 }

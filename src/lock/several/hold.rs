@@ -188,7 +188,7 @@ impl Composite {
         inner.levels -= 1;
         let is_over = inner.levels == 0;
         if is_over {
-            inner.state.end();
+            inner.state.end(CompositePhase::Over);
         }
         let sort = usize::from(watched);
         inner.shared_by[sort] = inner.shared_by[sort].saturating_sub(1);
@@ -215,13 +215,8 @@ impl Composite {
         // A child is added under this lock, so it is among these, or comes later.
         let mut inner = self.inner.lock();
         let children = inner.take(watched)?;
-        inner.state.leave_to_lease();
+        inner.state.end(CompositePhase::LeftToLease);
         Some(children)
-    }
-
-    /// Whether the children were left to their leases.
-    pub(in crate::lock) fn is_left_to_lease(&self) -> bool {
-        self.look() == CompositePhase::LeftToLease
     }
 
     /// Undoes [`leave_to_lease`](Self::leave_to_lease) for these guards.
@@ -256,7 +251,7 @@ impl Composite {
             // any code. A loss that became final meanwhile overrides what was seen here.
             let state = |holds: &[Option<HoldView>; 2]| {
                 let states = holds.iter().flatten().map(HoldView::state);
-                states.fold(ChildState::Absent, ChildState::or)
+                states.fold(ChildState::Over, ChildState::or)
             };
             let reports: SmallVec<[ChildState; 16]> = children.iter().map(state).collect();
             let mut inner = self.inner.lock();
@@ -267,7 +262,7 @@ impl Composite {
         }
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(in crate::lock) fn is_held(&self) -> bool {
         matches!(self.look(), CompositePhase::Held(_))
     }
 
@@ -275,21 +270,6 @@ impl Composite {
         match self.look() {
             CompositePhase::Held(left) => left,
             _ => Duration::ZERO,
-        }
-    }
-
-    pub(in crate::lock) fn check(&self) -> Result<(), Error> {
-        match self.look() {
-            CompositePhase::Held(_) => Ok(()),
-            CompositePhase::Lost(child, reason) => {
-                let children = self.children();
-                let child = children.get(child).into_iter().flatten().flatten().next();
-                let name = child.map_or(&*self.name, HoldView::name);
-                Err(Error::lost(reason).about(name))
-            }
-            CompositePhase::Over | CompositePhase::LeftToLease => {
-                Err(Error::not_owner().about(&self.name))
-            }
         }
     }
 
@@ -338,7 +318,7 @@ impl Composite {
 
     /// Treats a child that comes too late like the others: it is left to its lease, or given back.
     fn turn_away(&self, child: LockGuard) {
-        if self.is_left_to_lease() {
+        if self.look() == CompositePhase::LeftToLease {
             // A child that refuses is given back.
             drop(child.let_expire());
         }
@@ -407,18 +387,6 @@ impl Composite {
         }
         guards
     }
-
-    /// Resolves when the hold is not valid any more.
-    pub(in crate::lock) async fn over(&self) {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if !self.is_held() {
-                return;
-            }
-            changed.await;
-        }
-    }
 }
 
 #[async_trait]
@@ -441,7 +409,18 @@ impl HoldOfSeveral for Composite {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.check()
+        match self.look() {
+            CompositePhase::Held(_) => Ok(()),
+            CompositePhase::Lost(child, reason) => {
+                let children = self.children();
+                let child = children.get(child).into_iter().flatten().flatten().next();
+                let name = child.map_or(&*self.name, HoldView::name);
+                Err(Error::lost(reason).about(name))
+            }
+            CompositePhase::Over | CompositePhase::LeftToLease => {
+                Err(Error::not_owner().about(&self.name))
+            }
+        }
     }
 
     async fn ended(&self) -> Ended {

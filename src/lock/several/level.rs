@@ -14,12 +14,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::hold::{ChildGuards, Composite};
-use super::state::{Tally, nth_largest};
+use super::state::nth_largest;
 use crate::backend::Timers;
 use crate::error::{Error, LeaseError};
 use crate::host::RandomState;
 use crate::lease::Lease;
 use crate::lock::guard::{LevelOfSeveral, LockGuard};
+use crate::lock::view::HoldOfSeveral;
 
 /// One level of a hold of several locks as one. Dropping it gives the level back.
 pub(in crate::lock) struct CompositeLevel {
@@ -423,32 +424,20 @@ impl CompositeOwner {
 }
 
 /// One more level of each child.
-pub(super) async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, Error> {
+async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, Error> {
     let guards = hold.guards(lease == Lease::Watchdog);
     let places = guards.iter().map(|(place, _)| place + 1).max();
     let mut entered = ChildGuards::new();
     entered.resize_with(places.unwrap_or_default(), || None);
-    let mut entering: FuturesUnordered<_> = guards
-        .iter()
-        .map(|(place, child)| async move { (*place, child.reenter(lease).await) })
-        .collect();
-    let mut tally = Tally::new(hold.needed, guards.len());
-    loop {
-        let Some((place, answer)) = entering.next().await else {
-            return Err(Error::not_owner());
-        };
-        let result = tally.count(answer.map(|child| entered[place] = Some(child)));
-        match result {
-            None => {}
-            Some(Err(error)) => return Err(error),
-            Some(Ok(())) => break,
-        }
-    }
-    let rest = async {
-        while let Some((place, answer)) = entering.next().await {
-            entered[place] = answer.ok();
-        }
-    };
+    let entered = Mutex::new(entered);
+    let entering = guards.iter().map(async |(place, child)| {
+        let level = child.reenter(lease).await?;
+        entered.lock()[*place] = Some(level);
+        Ok(())
+    });
+    let mut entering: FuturesUnordered<_> = entering.collect();
+    first_result(hold.needed, &mut entering).await?;
+    let rest = async { while entering.next().await.is_some() {} };
     let limit = match lease {
         Lease::Watchdog => hold.spare_timeout,
         Lease::Fixed(lease) | Lease::AtMost(lease) => hold.spare_timeout.min(lease / 4),
@@ -457,11 +446,12 @@ pub(super) async fn enter_children(hold: &Composite, lease: Lease) -> Result<Chi
         timers.within(limit, rest).await;
     }
     drop(entering);
-    Ok(entered)
+    Ok(entered.into_inner())
 }
 
-/// Runs these futures at the same time until [`Tally`] has a result.
-pub(super) async fn ask(
+/// Asks all at the same time. The answer is yes when `needed` said yes; lost when so many are lost that the others are fewer
+/// than `needed`; else, after all answers, the first other error.
+async fn ask(
     needed: usize,
     asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
@@ -469,18 +459,36 @@ pub(super) async fn ask(
 }
 
 /// As [`ask`]. The futures that have not ended stay in `asked`.
-pub(super) async fn first_result(
+async fn first_result(
     needed: usize,
     asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
-    let mut tally = Tally::new(needed, asked.len());
+    let all = asked.len();
+    let (mut yes, mut lost) = (0, 0);
+    let (mut first_lost, mut first_error) = (None, None);
     while let Some(answer) = asked.next().await {
-        if let Some(result) = tally.count(answer) {
-            return result;
+        match answer {
+            Ok(()) => yes += 1,
+            Err(error) if error.is_lost() => {
+                lost += 1;
+                first_lost.get_or_insert(error);
+            }
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+        if yes >= needed {
+            return Ok(());
+        }
+        if lost + needed > all
+            && let Some(lost) = first_lost.take()
+        {
+            return Err(lost);
         }
     }
-    // There was no future.
-    Err(Error::not_owner())
+    // There are too few to ask, or one of them failed.
+    let error = first_error.filter(|_| all >= needed);
+    Err(error.unwrap_or_else(Error::not_owner))
 }
 
 /// Takes the outputs that are ready, after a pause in which the connections of this runtime deliver what they have read.
@@ -507,6 +515,10 @@ pub(in crate::lock) async fn take_ready<F: Future>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::LostReason;
+    use futures_util::FutureExt;
+    use proptest::prelude::*;
+    use std::future::ready;
     use std::time::Instant;
 
     #[test]
@@ -526,5 +538,43 @@ mod tests {
         }
         let kept = owner.holds.lock().by_name.len();
         assert!(kept < 150_000, "those that are over are forgotten: {kept}");
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum ChildSays {
+        Yes,
+        Lost,
+        Denied,
+    }
+
+    impl ChildSays {
+        fn answer(self) -> Result<(), Error> {
+            match self {
+                Self::Yes => Ok(()),
+                Self::Lost => Err(Error::lost(LostReason::Missing)),
+                Self::Denied => Err(Error::not_owner()),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #[test]
+        fn it_is_yes_exactly_when_enough_said_so_and_lost_when_too_many_are(
+            needed in 1usize..=9,
+            says in prop::collection::vec(prop_oneof![Just(ChildSays::Yes), Just(ChildSays::Lost), Just(ChildSays::Denied)], 9),
+            more in 0usize..=8,
+        ) {
+            let says = &says[..(needed + more).min(9)];
+            let asked = says.iter().map(|said| ready(said.answer()));
+            let result = ask(needed, asked).now_or_never().expect("a result once all answers are counted");
+            let number_of = |what| says.iter().filter(|said| **said == what).count();
+            let too_many = says.len() - number_of(ChildSays::Lost) < needed;
+            match result {
+                Ok(()) => prop_assert!(number_of(ChildSays::Yes) >= needed),
+                Err(error) if too_many => prop_assert!(error.is_lost()),
+                Err(error) => prop_assert!(number_of(ChildSays::Yes) < needed && !error.is_lost()),
+            }
+        }
     }
 }

@@ -1,5 +1,4 @@
-//! The rules of a hold of several locks: its state, on what its children report, and the counting of their answers to one
-//! question.
+//! The rules of a hold of several locks: its state, on what its children report.
 //!
 //! 1. While it is held, its validity is the `needed`-th largest of its children's.
 //! 2. It is lost when fewer than `needed` children are valid and one of the others is lost. The reason is that of the
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, LostReason};
+use crate::error::LostReason;
 
 /// What a child reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +17,8 @@ pub(in crate::lock) enum ChildState {
     /// For this long, if nothing renews it.
     Valid(Duration),
     Lost(LostReason),
-    /// It was given back.
+    /// It was given back, or there is none in this place.
     Over,
-    /// There is no child in this place.
-    Absent,
 }
 
 impl ChildState {
@@ -30,10 +27,8 @@ impl ChildState {
     pub(super) fn or(self, watched: Self) -> Self {
         match (self, watched) {
             (Self::Valid(fixed), Self::Valid(watched)) => Self::Valid(fixed.max(watched)),
-            (Self::Valid(_), _) | (Self::Lost(_), Self::Over | Self::Absent) => self,
+            (Self::Valid(_), _) | (_, Self::Over) => self,
             (_, Self::Valid(_) | Self::Lost(_)) => watched,
-            (Self::Over, _) | (_, Self::Over) => Self::Over,
-            (Self::Absent, Self::Absent) => Self::Absent,
         }
     }
 }
@@ -88,7 +83,7 @@ impl CompositeState {
                 ChildState::Lost(reason) => {
                     first_lost.get_or_insert(CompositePhase::Lost(place, reason));
                 }
-                ChildState::Over | ChildState::Absent => {}
+                ChildState::Over => {}
             }
         }
         if valid.len() < self.needed {
@@ -101,17 +96,12 @@ impl CompositeState {
         self.end.is_some()
     }
 
-    /// The last level is given back, so the hold cannot be lost any more.
-    pub(super) fn end(&mut self) {
-        self.end.get_or_insert(CompositePhase::Over);
+    /// The last level is given back, or the children are left to their leases, so the hold cannot be lost any more.
+    pub(super) fn end(&mut self, end: CompositePhase) {
+        self.end.get_or_insert(end);
     }
 
-    /// The children are left to their leases, so the hold cannot be lost any more.
-    pub(super) fn leave_to_lease(&mut self) {
-        self.end.get_or_insert(CompositePhase::LeftToLease);
-    }
-
-    /// Undoes [`leave_to_lease`](Self::leave_to_lease).
+    /// Undoes that the children were left to their leases.
     pub(super) fn goes_on(&mut self) {
         self.end.take_if(|end| *end == CompositePhase::LeftToLease);
     }
@@ -121,61 +111,6 @@ impl CompositeState {
 pub(super) fn nth_largest<T: Ord + Copy>(values: &mut [T], n: usize) -> T {
     let at = values.len() - n;
     *values.select_nth_unstable(at).1
-}
-
-/// The answers so far.
-#[derive(Debug)]
-pub(super) struct Tally {
-    needed: usize,
-    /// How many have not answered yet.
-    open: usize,
-    yes: usize,
-    lost: usize,
-    asked: usize,
-    first_lost: Option<Error>,
-    first_error: Option<Error>,
-}
-
-impl Tally {
-    /// `asked` children are asked, and `needed` must say yes.
-    pub(super) fn new(needed: usize, asked: usize) -> Self {
-        Self {
-            needed,
-            open: asked,
-            yes: 0,
-            lost: 0,
-            asked,
-            first_lost: None,
-            first_error: None,
-        }
-    }
-
-    /// Counts one answer. Returns the result as soon as it is certain: yes when `needed` said yes; lost when so many are
-    /// lost that the others are fewer than `needed`; else, after all answers, the first other error.
-    pub(super) fn count(&mut self, answer: Result<(), Error>) -> Option<Result<(), Error>> {
-        self.open -= 1;
-        match answer {
-            Ok(()) => self.yes += 1,
-            Err(error) if error.is_lost() => {
-                self.lost += 1;
-                self.first_lost.get_or_insert(error);
-            }
-            Err(error) => {
-                self.first_error.get_or_insert(error);
-            }
-        }
-        if self.yes >= self.needed {
-            return Some(Ok(()));
-        }
-        if self.lost + self.needed > self.asked {
-            return self.first_lost.take().map(Err);
-        }
-        if self.open > 0 {
-            return None;
-        }
-        let error = self.first_error.take().or_else(|| self.first_lost.take());
-        Some(Err(error.unwrap_or_else(Error::not_owner)))
-    }
 }
 
 #[cfg(test)]
@@ -252,7 +187,7 @@ mod tests {
                     },
                     StateStep::Wait(ms) => now += ms,
                     StateStep::End => {
-                        state.end();
+                        state.end(CompositePhase::Over);
                         end.get_or_insert(CompositePhase::Over);
                     }
                 }
@@ -281,45 +216,6 @@ mod tests {
                 if !matches!(phase, CompositePhase::Held(_)) {
                     end = Some(phase);
                 }
-            }
-        }
-    }
-
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum ChildSays {
-        Yes,
-        Lost,
-        Denied,
-    }
-
-    impl ChildSays {
-        fn answer(self) -> Result<(), Error> {
-            match self {
-                Self::Yes => Ok(()),
-                Self::Lost => Err(Error::lost(LostReason::Missing)),
-                Self::Denied => Err(Error::not_owner()),
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
-        #[test]
-        fn it_is_yes_exactly_when_enough_said_so_and_lost_when_too_many_are(
-            needed in 1usize..=9,
-            says in prop::collection::vec(prop_oneof![Just(ChildSays::Yes), Just(ChildSays::Lost), Just(ChildSays::Denied)], 9),
-            more in 0usize..=8,
-        ) {
-            let says = &says[..(needed + more).min(9)];
-            let mut tally = Tally::new(needed, says.len());
-            let mut counted = says.iter().map(|said| tally.count(said.answer()));
-            let result = counted.find_map(|answer| answer).expect("a result once all answers are counted");
-            let number_of = |what| says.iter().filter(|said| **said == what).count();
-            let too_many = says.len() - number_of(ChildSays::Lost) < needed;
-            match result {
-                Ok(()) => prop_assert!(number_of(ChildSays::Yes) >= needed),
-                Err(error) if too_many => prop_assert!(error.is_lost()),
-                Err(error) => prop_assert!(number_of(ChildSays::Yes) < needed && !error.is_lost()),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A client in the simulation: the rules of the quorum as they are in production ([`VoteCount`], [`RestartDelay`],
+//! A client in the simulation: the rules of the quorum as they are in production ([`counted`], [`RestartDelay`],
 //! [`CompositeState`], and the [`Term`](crate::lease::Term) of a lease), on messages in memory instead of commands.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::world::{Letter, MS, SimCommand, SimEvent, SimWorld, Time, clock_at, r
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
-use crate::lock::quorum::rules::{RestartDelay, RoundOutcome, Vote, VoteCount};
+use crate::lock::quorum::rules::{RestartDelay, RoundOutcome, Vote, counted};
 use crate::lock::several::{ChildState, CompositePhase, CompositeState};
 
 /// The longest lease that anybody takes.
@@ -43,7 +43,7 @@ struct SimHold {
 }
 
 enum Stage {
-    Round(VoteCount),
+    Round(Vec<Vote>),
     Held(CompositeState),
 }
 
@@ -185,7 +185,7 @@ impl SimClient {
             }
             None => self.begin(world),
             Some(Stage::Round(votes)) => {
-                let outcome = votes.close();
+                let (outcome, _) = counted(votes, votes.len() / 2 + 1);
                 self.decide(world, outcome);
             }
             Some(Stage::Held(_)) => self.hold_on(world),
@@ -203,7 +203,7 @@ impl SimClient {
             children: vec![SimChild::Asked; nodes],
             lease: LeaseMs::from_millis(lease_ms),
             watched: world.random.bool(),
-            stage: Stage::Round(VoteCount::new(nodes, nodes / 2 + 1, nodes)),
+            stage: Stage::Round(vec![Vote::Open; nodes]),
         });
         for place in 0..nodes {
             self.send(world, place, SimCommand::Acquire, number, lease_ms);
@@ -252,7 +252,9 @@ impl SimClient {
                     Vote::Young => SimChild::Lost,
                     _ => SimChild::Absent,
                 };
-                if let Some(outcome) = votes.count(vote) {
+                votes[letter.place] = vote;
+                let (outcome, is_certain) = counted(votes, votes.len() / 2 + 1);
+                if is_certain {
                     return self.decide(world, outcome);
                 }
             }
@@ -396,7 +398,7 @@ impl SimClient {
 
 fn is_held(state: &mut CompositeState, children: &[SimChild], now: Moment) -> bool {
     let reports = children.iter().map(|child| match *child {
-        SimChild::Absent | SimChild::Asked => ChildState::Absent,
+        SimChild::Absent | SimChild::Asked => ChildState::Over,
         SimChild::Valid(until) if now < until => ChildState::Valid(now.until(until)),
         SimChild::Valid(_) => ChildState::Lost(LostReason::Expired),
         SimChild::Lost => ChildState::Lost(LostReason::Missing),
