@@ -360,12 +360,14 @@ impl Fleet {
     }
 }
 
+type Fleets = Vec<(Id, Arc<Fleet>)>;
+
 /// The callers' fleets of one client, and the map of its cluster.
 pub(crate) struct Backend {
     config: LaneConfig,
     cluster: Arc<Cluster>,
     /// One for each runtime of callers: a few at most. None once the client is closed.
-    fleets: Mutex<Option<Vec<(Id, Arc<Fleet>)>>>,
+    fleets: Mutex<Option<Fleets>>,
 }
 
 impl Backend {

@@ -170,10 +170,6 @@ impl Window {
         self.others.store(others, Ordering::SeqCst);
     }
 
-    fn takes_others(&self) -> bool {
-        self.others.load(Ordering::SeqCst) > 0
-    }
-
     /// Counts a command that gets a place. False if it may not get one.
     fn counts(&self, turn: Turn) -> bool {
         let less = |others: usize| match others {
@@ -323,7 +319,7 @@ impl Window {
         let free = Places::of(self.places.load(Ordering::SeqCst)).free;
         free > 0
             && !self.is_paused()
-            && (self.takes_others() || self.waiting.lock().starts_with_hold())
+            && (self.others.load(Ordering::SeqCst) > 0 || self.waiting.lock().starts_with_hold())
     }
 
     /// Hands over queued commands while there are free places. Polls them, so no lock may be held.

@@ -232,6 +232,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
 }
 
 /// A driver that several threads may poll.
+#[derive(Default)]
 struct Drive {
     /// None once it has ended.
     driver: Mutex<Option<BoxFuture<'static, ()>>>,
@@ -254,13 +255,8 @@ impl Drive {
     fn new(driver: BoxFuture<'static, ()>, has_threads: bool) -> Arc<Self> {
         Arc::new(Self {
             driver: Mutex::new(Some(driver)),
-            waker: OnceLock::new(),
-            again: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            in_flight: AtomicUsize::new(0),
-            queued: AtomicUsize::new(0),
-            last: AtomicUsize::new(0),
             has_threads,
+            ..Self::default()
         })
     }
 

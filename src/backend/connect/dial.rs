@@ -109,12 +109,6 @@ impl Followed {
     }
 }
 
-impl std::fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Dialer")
-    }
-}
-
 impl Dialer {
     /// With a pool, commands go over connections of its manager.
     pub(crate) fn from_url(url: &str, pool: Option<Pool>) -> Result<Self, ConfigError> {

@@ -11,7 +11,6 @@
 //! of the other nodes before a try is sent, and again when the connection was replaced meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -35,14 +34,7 @@ pub(crate) struct QuorumNode {
     pub(super) engine: Arc<Engine>,
     /// Receives wake-ups for waiters; used on the steward's runtime.
     pub(super) hub: Hub,
-    silent: AtomicBool,
-    /// The steward probes it.
-    pub(super) probed: AtomicBool,
-    /// A late round waits for anything that it sends.
-    watched: AtomicBool,
     about: Mutex<About>,
-    /// Until when it may not vote, as far as known.
-    young_until: AtomicU64,
 }
 
 /// How often a long round trip is measured again.
@@ -51,6 +43,13 @@ const MEASURED_AGAIN: Duration = Duration::from_secs(1);
 /// What is known of the server that the address leads to.
 #[derive(Default)]
 struct About {
+    silent: bool,
+    /// The steward probes it.
+    probed: bool,
+    /// A late round waits for anything that it sends.
+    watched: bool,
+    /// Until when it may not vote, as far as known.
+    young_until: Moment,
     run_id: Option<Arc<str>>,
     /// What its greeting said that keeps it out of the quorum.
     unfit: Option<&'static str>,
@@ -80,14 +79,11 @@ impl QuorumNode {
         Self {
             hub: Hub::new(engine.core.backend.config(), engine.core.backend.cluster()),
             engine,
-            silent: AtomicBool::new(run_id.is_none()),
-            probed: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
             about: Mutex::new(About {
+                silent: run_id.is_none(),
                 run_id,
                 ..About::default()
             }),
-            young_until: AtomicU64::new(0),
         }
     }
 
@@ -95,10 +91,10 @@ impl QuorumNode {
         &self.engine.core
     }
 
-    /// Whether acquires skip it. All flags are relaxed, as nothing is ordered by them: an old value costs one question too
-    /// many, or delays one.
+    /// Whether acquires skip it.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed) || self.problem().is_some()
+        let about = self.about.lock();
+        about.silent || about.problem.is_some()
     }
 
     /// Its run id, which is random at each start.
@@ -141,26 +137,32 @@ impl QuorumNode {
 
     /// Notes whether a late round waits for anything that it sends. Returns whether that is a change.
     pub(super) fn set_watched(&self, now: bool) -> bool {
-        self.watched.swap(now, Ordering::Relaxed) != now
+        std::mem::replace(&mut self.about.lock().watched, now) != now
     }
 
     /// It answered. Returns whether it was silent before.
     pub(super) fn answered(&self) -> bool {
-        self.silent.load(Ordering::Relaxed) && self.silent.swap(false, Ordering::Relaxed)
+        std::mem::take(&mut self.about.lock().silent)
     }
 
     /// It did not answer. Returns whether the caller must start to probe it.
     pub(super) fn fell_silent(&self) -> bool {
-        self.silent.store(true, Ordering::Relaxed);
-        !self.probed.swap(true, Ordering::Relaxed)
+        let mut about = self.about.lock();
+        about.silent = true;
+        !std::mem::replace(&mut about.probed, true)
+    }
+
+    /// The steward probes it no more.
+    pub(super) fn is_back(&self) {
+        self.about.lock().probed = false;
     }
 
     pub(super) fn set_young_until(&self, until: Moment) {
-        self.young_until.store(until.as_nanos(), Ordering::Relaxed);
+        self.about.lock().young_until = until;
     }
 
     pub(super) fn may_vote_at(&self, now: Moment) -> bool {
-        now.as_nanos() >= self.young_until.load(Ordering::Relaxed)
+        now >= self.about.lock().young_until
     }
 
     /// Its round trip, as it was measured last; zero before that.

@@ -285,7 +285,7 @@ impl QuorumNodes {
                     return;
                 };
                 if quorum.may_join(place) {
-                    node.probed.store(false, Ordering::Relaxed);
+                    node.is_back();
                     return quorum.note_answer(place, None);
                 }
                 drop(quorum);

@@ -28,7 +28,7 @@ const AFTER_LEASE: Duration = Duration::from_millis(1);
 /// Over how long the tries of waiters that are woken together spread.
 const SPREAD: Duration = Duration::from_millis(2);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Retry {
     needed: usize,
     /// The places of the nodes that published a wake-up since the last try, as bits.
@@ -49,13 +49,8 @@ impl Retry {
     pub(super) fn new(needed: usize) -> Self {
         Self {
             needed,
-            woken_by: 0,
-            granted: 0,
-            tried_after: 0,
-            false_alarms: 0,
-            not_before: Moment::default(),
-            no_quorum: false,
             next: Moment::NEVER,
+            ..Self::default()
         }
     }
 

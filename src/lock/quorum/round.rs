@@ -405,10 +405,10 @@ async fn join(
     if !nodes.may_vote(place, &child) {
         return false;
     }
-    if let Some(token) = hold.token() {
-        if !token::raise(nodes, request, place, &child, token).await {
-            return false;
-        }
+    if let Some(token) = hold.token()
+        && !token::raise(nodes, request, place, &child, token).await
+    {
+        return false;
     }
     hold.adopt(place, child, request.lease == Lease::Watchdog)
         .await
