@@ -48,7 +48,7 @@ pub struct ClientBuilder {
     tls: Option<Tls>,
     secrets: Option<Provider>,
     sentinel_secrets: Option<Provider>,
-    settings: Config,
+    pub(super) settings: Config,
 }
 
 #[derive(Clone)]
@@ -495,10 +495,6 @@ impl ClientBuilder {
     pub(super) fn at(mut self, url: &str) -> Self {
         self.address = Deployment::Url(url.to_owned());
         self
-    }
-
-    pub(super) fn settings(&mut self) -> &mut Config {
-        &mut self.settings
     }
 
     pub(super) fn checked(self) -> Result<(Config, Arc<Dialer>, Cluster), ConfigError> {

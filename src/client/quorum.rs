@@ -341,7 +341,7 @@ impl QuorumBuilder {
             let is_allowed = (ms(1)..=ms(10_000)).contains(&timeout);
             ConfigError::check(is_allowed, "node_timeout", timeout, "1 ms to 10 s")?;
         }
-        let settings = self.client.settings();
+        let settings = &mut self.client.settings;
         if settings.acks.is_some() {
             let (first, second) = ("acknowledged_by", "a quorum");
             return Err(ConfigError::Conflict { first, second }.into());

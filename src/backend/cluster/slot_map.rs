@@ -344,7 +344,7 @@ mod tests {
             (Some(2), "a".into())
         );
         assert_eq!(
-            node_of(0).host(),
+            node_of(0).dialer().host(),
             "a",
             "what it says without a host is mapped once"
         );

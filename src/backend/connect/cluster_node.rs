@@ -83,10 +83,6 @@ impl ClusterNode {
         &self.dialer
     }
 
-    pub(crate) fn host(&self) -> &str {
-        self.dialer.host()
-    }
-
     pub(crate) fn publish(&self) -> Publish {
         // Relaxed: a connection is handed out after its greeting.
         let known = if self.sharded.load(Ordering::Relaxed) {

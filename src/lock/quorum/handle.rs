@@ -136,7 +136,7 @@ impl LockOfQuorum {
     ) -> Result<Vec<T>, Error> {
         let kind = self.kind()?;
         self.nodes.check_open()?;
-        let asked = self.nodes.all().iter().map(async |node| {
+        let asked = self.nodes.all.iter().map(async |node| {
             node.check_fit()?;
             ask(LockOfClient::ownerless(&node.engine, kind)).await
         });

@@ -47,7 +47,7 @@ pub(super) struct HoldToRepair {
 /// What all handles of a quorum share.
 pub(crate) struct QuorumNodes {
     pub(crate) id: Uuid,
-    all: Box<[Arc<QuorumNode>]>,
+    pub(super) all: Box<[Arc<QuorumNode>]>,
     /// How many nodes are a majority.
     pub(super) needed: usize,
     delay: RestartDelay,
@@ -109,10 +109,6 @@ impl QuorumNodes {
             nodes.start_task(async move { drop(node.connect().await) });
         }
         Ok((nodes, to_repair))
-    }
-
-    pub(super) fn all(&self) -> &[Arc<QuorumNode>] {
-        &self.all
     }
 
     pub(super) fn node(&self, place: usize) -> &Arc<QuorumNode> {

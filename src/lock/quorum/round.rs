@@ -52,7 +52,7 @@ impl UnderWay {
     /// One try for `request` at every node that is worth asking.
     fn begin(nodes: &Arc<QuorumNodes>, request: &AcquireRequest) -> Self {
         let asked = nodes.worth_asking();
-        let unfit = nodes.all().iter().map(|node| node.problem());
+        let unfit = nodes.all.iter().map(|node| node.problem());
         let tries = asked
             .iter()
             .map(|place| nodes.try_once(*place, request.kind.clone(), request.lease));

@@ -97,7 +97,7 @@ impl Hub {
             self.cluster.doubt();
             return Err(Failure::no_node());
         };
-        let host = node.host().into();
+        let host = node.dialer().host().into();
         let connection = connections
             .entry(node.number())
             .or_insert_with(|| HubConnection::new(self.config.to(&node), &self.cluster));
