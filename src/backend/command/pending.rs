@@ -503,7 +503,8 @@ impl InFlight {
         let wakers = std::mem::take(&mut *self.wakers.lock());
         for (number, waker) in wakers {
             if awake != Some(number) {
-                waker.wake();
+                // It may be an application's, and panic in the keeper.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
         }
     }
