@@ -282,6 +282,7 @@ impl Error {
     /// the call waited behind too many other commands of this process, or it was refused here.
     ///
     /// If it did, Redis may have granted the lock, or may do so when it gets to the command. The client releases it then.
+    /// [`Closed`](Self::Closed) counts as sent: the client may have been closed during the call.
     #[must_use]
     pub fn was_sent(&self) -> bool {
         match self {
@@ -291,7 +292,8 @@ impl Error {
             | Self::FencingTokenTooLarge { .. }
             | Self::Denied { .. }
             | Self::Refused { .. }
-            | Self::NoQuorum { .. } => true,
+            | Self::NoQuorum { .. }
+            | Self::Closed => true,
             Self::NotOwner { .. }
             | Self::InvalidName { .. }
             | Self::CrossSlot { .. }
@@ -299,7 +301,6 @@ impl Error {
             | Self::InvalidLease { .. }
             | Self::InvalidCount { .. }
             | Self::Unsupported { .. }
-            | Self::Closed
             | Self::Config(_)
             | Self::InvalidSet(_) => false,
         }

@@ -101,6 +101,7 @@ pub(crate) fn request(sort: Sort, patience: Patience) -> Request {
         since: at(0),
         turn: None,
         rounds: 0,
+        sent: false,
     }
 }
 

@@ -313,3 +313,120 @@ async fn f4_an_acquire_that_was_dropped_on_a_slow_link_is_released_once() {
     assert_eq!(releases.seen(), 1);
     clean(&server).await;
 }
+
+/// What it got was not collected and was given back, and the next try finds no connection.
+#[tokio::test]
+async fn a_call_that_started_again_has_sent_something() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).connect().await.unwrap();
+    let lock = client.get_lock("again");
+    let mut taking = Box::pin(lock.try_lock(ms(3_000), HALF_A_MINUTE));
+    assert!(poll_once(&mut taking).await.is_none());
+    eventually("it was granted", LONG, async || {
+        server.calls_of("hset").await > 0
+    })
+    .await;
+    gone(&server, "again").await;
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("nothing is connected", LONG, async || {
+        !client.stats().connected
+    })
+    .await;
+    let error = soon(taking).await.expect_err("there is no server");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.was_sent());
+    proxy.accept();
+    clean(&server).await;
+}
+
+/// Nobody knows whether it was granted.
+#[tokio::test]
+async fn a_call_that_the_end_of_its_client_cuts_off_may_have_been_sent() {
+    let (server, proxy) = proxied().await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let lock = client.get_lock("cut");
+    proxy.hold(Direction::Replies);
+    let mut taking = Box::pin(lock.lock());
+    assert!(poll_once(&mut taking).await.is_none());
+    eventually("it was granted", LONG, async || {
+        server.calls_of("hset").await > 0
+    })
+    .await;
+    let ending = tokio::spawn(async move { client.shutdown(Duration::ZERO).await });
+    let error = soon(taking).await.expect_err("the client is closed");
+    assert!(matches!(error, Error::Closed), "{error:?}");
+    assert!(error.was_sent());
+    proxy.heal();
+    soon(ending).await.unwrap();
+    clean(&server).await;
+}
+
+/// What a call came to when its command had no answer, and no connection could be made after that.
+async fn after_a_lost_reply<T: std::fmt::Debug>(
+    proxy: &Proxy,
+    aim: Match,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Error {
+    let lost = proxy.inject(Fault::SwallowReply).on(aim).arm();
+    let mut call = Box::pin(call);
+    assert!(poll_once(&mut call).await.is_none());
+    eventually("it was sent", LONG, async || lost.fired() == 1).await;
+    proxy.refuse();
+    proxy.reset_all();
+    let error = soon(call).await.expect_err("there is no server");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    proxy.accept();
+    error
+}
+
+/// The last try of each was certainly not sent, the first one was.
+#[tokio::test]
+async fn a_call_that_was_repeated_has_sent_something() {
+    let (server, proxy) = proxied().await;
+    let client = hasty(&proxy.url()).unavailable_after(TIMEOUT * 4);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("twice");
+    let guard = lock.lock_with_lease(HALF_A_MINUTE).await.unwrap();
+    let entering = guard.reenter(HALF_A_MINUTE);
+    let error = after_a_lost_reply(&proxy, calls(REENTER, "twice"), entering).await;
+    assert!(error.was_sent(), "to enter again");
+    eventually("it is back", LONG, async || guard.verify().await.is_ok()).await;
+    let verifying = guard.verify();
+    let error = after_a_lost_reply(&proxy, calls(VERIFY, "twice"), verifying).await;
+    assert!(error.was_sent(), "to verify");
+    soon(guard.unlock()).await.unwrap();
+    clean(&server).await;
+}
+
+/// The caller's own release was not sent.
+#[tokio::test]
+async fn an_unlock_that_the_background_repeated_has_sent_something() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).command_timeout(ms(5_000));
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("back");
+    let guard = lock.lock_with_lease(HALF_A_MINUTE).await.unwrap();
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("nothing is connected", LONG, async || {
+        !client.stats().connected
+    })
+    .await;
+    let mut unlocking = Box::pin(guard.unlock());
+    assert!(poll_once(&mut unlocking).await.is_none());
+    let lost = proxy.inject(Fault::SwallowReply);
+    let lost = lost.on(calls(RELEASE, "back")).always().arm();
+    let unlocking = tokio::spawn(unlocking);
+    eventually("the caller's release failed", LONG, async || {
+        client.stats().unreleased > 0
+    })
+    .await;
+    proxy.accept();
+    eventually("it was sent", LONG, async || lost.fired() > 0).await;
+    let error = soon(unlocking).await.unwrap().expect_err("nobody answers");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(error.was_sent());
+    lost.cancel();
+    clean(&server).await;
+}

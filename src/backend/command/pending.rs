@@ -158,6 +158,11 @@ impl Pending {
         lane.heard_at().max(since) + lane.waits_for_replicas()
     }
 
+    /// From when on its silence counts, if it was started at `since`: its submission, or what its lane heard last.
+    pub(crate) fn counts_from(&self, since: Moment) -> Moment {
+        self.silent_after(since, Duration::ZERO)
+    }
+
     /// Ends it if it was certainly not sent.
     pub(crate) fn take_back(&self) {
         if !self.is_submitted() {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::{Either, select};
+use futures_util::{FutureExt, TryFutureExt};
 
 use super::enter;
 use super::release::drop_level;
@@ -62,6 +62,7 @@ pub(crate) fn request(
         since,
         turn: None,
         rounds: 0,
+        sent: false,
     })
 }
 
@@ -133,13 +134,14 @@ fn begin_measured(
     core: &Arc<Core>,
     request: Request,
 ) -> impl Future<Output = Result<FirstStep<'_>, Error>> + Send {
-    let (metrics, since) = (request.kind.metrics.clone(), request.since);
+    let (metrics, since, sent) = (request.kind.metrics.clone(), request.since, request.sent);
     let entered = if request.rounds > 0 { "waited" } else { "free" };
-    begin(core, request).inspect(move |first| match first {
+    let begun = begin(core, request).inspect(move |first| match first {
         Ok(FirstStep::In(_)) => is_over(core, &metrics, since, entered),
         Ok(FirstStep::Asked(..)) => {}
         Err(_) => is_over(core, &metrics, since, "failed"),
-    })
+    });
+    begun.map_err(move |error| if sent { error.after_a_send() } else { error })
 }
 
 /// Reports the end of an acquire to metrics, and to its span.

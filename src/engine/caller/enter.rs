@@ -143,6 +143,7 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
         since: now,
         turn: None,
         rounds: 0,
+        sent: false,
     };
     let number = core.number();
     let read = core.at(names, now, |gate, effects| {
@@ -158,33 +159,53 @@ pub(crate) async fn write(
     request: &Request,
     count: u32,
 ) -> Result<(), Error> {
+    let mut sent = false;
+    let written = repeat(core, hold, request, count, &mut sent).await;
+    written.map_err(|error| if sent { error.after_a_send() } else { error })
+}
+
+/// The same. Sets `sent` when a try that failed was, or may have been, sent.
+async fn repeat(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    request: &Request,
+    count: u32,
+    sent: &mut bool,
+) -> Result<(), Error> {
     let limit = core.config.command_timeout;
-    let (begun, since) = (core.now(), request.since);
-    // When no other try begins, and when the last one ends. Without a limit it ends by a silence: it may have to wait for its
-    // turn.
-    let ends = || match request.patience {
-        Patience::Once => (since + limit / 2, since + limit),
-        Patience::Until(end) => (end.max(since + limit / 2), end.max(since + limit)),
-        Patience::Forever => {
-            core.notice_pause(core.now());
-            let gives_up = begun.max(core.runs_since()) + core.config.unavailable_after;
-            (gives_up, Moment::NEVER)
-        }
+    let since = request.since;
+    // When the last try ends. Without a limit it ends by a silence: it may have to wait for its turn.
+    let last = match request.patience {
+        Patience::Once => since + limit,
+        Patience::Until(end) => end.max(since + limit),
+        Patience::Forever => Moment::NEVER,
     };
+    // Since when all tries have failed.
+    let mut failing_since = None;
     let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
     // Redis has no count of the levels of a reader.
     let counted = !hold.kind.commands.is_shared();
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
-        let last = ends().1 + GRACE;
-        let sent = send(core, hold, request, count, last, writing.as_mut()).await;
-        let Some(failure) = sent? else {
+        let tried = send(core, hold, request, count, last + GRACE, writing.as_mut()).await;
+        let Some((failure, counts_from)) = tried? else {
             if let Some(writing) = writing {
                 writing.acknowledged();
             }
             return Ok(());
         };
-        let left = core.now().until(ends().0);
+        *sent |= !failure.was_not_sent();
+        let failing_since = *failing_since.get_or_insert(counts_from);
+        core.notice_pause(core.now());
+        // When no other try begins.
+        let ends = match request.patience {
+            Patience::Once => since + limit / 2,
+            Patience::Until(end) => end.max(since + limit / 2),
+            Patience::Forever => {
+                failing_since.max(core.runs_since()) + core.config.unavailable_after
+            }
+        };
+        let left = core.now().until(ends);
         if left == Duration::ZERO {
             return Err(failure.into());
         }
@@ -203,7 +224,7 @@ fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     Error::lost(reason.unwrap_or(LostReason::Missing))
 }
 
-/// Tries to re-enter. Returns why it failed, if a repeat may succeed.
+/// Tries to re-enter. Returns why it failed, if a repeat may succeed, and from when on that counts.
 async fn send(
     core: &Arc<Core>,
     hold: &Arc<Hold>,
@@ -211,9 +232,9 @@ async fn send(
     count: u32,
     last: Moment,
     writing: Option<&mut Writing<'_>>,
-) -> Result<Option<Failure>, Error> {
+) -> Result<Option<(Failure, Moment)>, Error> {
     let fleet = core.backend.callers_fleet()?;
-    let (kind, lease) = (&request.kind, request.lease);
+    let (kind, lease, since) = (&request.kind, request.lease, core.now());
     let call = kind.reenter(&hold.id, hold.token(), count, lease);
     hold.in_redis().with(|state| state.asks_for(lease));
     let pending = Pending::start(&fleet, call);
@@ -221,8 +242,10 @@ async fn send(
         writing.sent(&pending);
     }
     let limit = core.config.command_timeout;
-    let answer = match pending.heard_until(core.now(), limit, last).await {
-        Err(failure) if failure.is_transient() => return Ok(Some(failure)),
+    let answer = match pending.clone().heard_until(since, limit, last).await {
+        Err(failure) if failure.is_transient() => {
+            return Ok(Some((failure, pending.counts_from(since))));
+        }
         outcome => outcome?,
     };
     match answer.reply {
@@ -258,10 +281,18 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
     let hold = hold.in_redis();
     let end = core.now() + core.config.command_timeout;
     let (mut renewed, mut outcome) = ask_once(core, hold, end).await?;
-    if matches!(&outcome, Err(failure) if failure.is_of_connection()) && core.now() < end {
+    let mut sent = false;
+    if let Err(failure) = &outcome
+        && failure.is_of_connection()
+        && core.now() < end
+    {
+        sent = !failure.was_not_sent();
         (renewed, outcome) = ask_once(core, hold, end).await?;
     }
-    let answer = outcome?;
+    let answer = outcome.map_err(|failure| {
+        let error = Error::from(failure);
+        if sent { error.after_a_send() } else { error }
+    })?;
     match answer.reply.found() {
         Some(true) => {
             let now = core.now();

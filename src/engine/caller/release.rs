@@ -215,7 +215,9 @@ async fn repeated(
     deadline: Moment,
 ) -> Result<(), Error> {
     let ended = core.backend.timers().until(deadline, hold.ended()).await;
-    ended.unwrap_or_else(|| core.check_open().and(Err(failure.into())))
+    // The keeper may have sent it since.
+    let failed = || Err(Error::from(failure).after_a_send());
+    ended.unwrap_or_else(|| core.check_open().and_then(|()| failed()))
 }
 
 /// Leaves the hold to its lease. Returns false if it has other levels. A read ends with the lease of its own level.

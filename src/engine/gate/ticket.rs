@@ -101,6 +101,8 @@ pub(crate) struct Request {
     pub(crate) turn: Option<u64>,
     /// How often it started again.
     pub(crate) rounds: u32,
+    /// Whether a command for it was, or may have been, sent before it started again.
+    pub(crate) sent: bool,
 }
 
 pub(crate) struct Ticket {
@@ -183,6 +185,7 @@ impl Request {
         Self {
             turn: Some(ticket.number),
             rounds: self.rounds.saturating_add(1),
+            sent: ticket.was_sent(),
             ..self.clone()
         }
     }
@@ -228,6 +231,7 @@ impl Ticket {
         Arc::new(Self {
             number: request.turn.unwrap_or(number),
             hold_number: number,
+            sent: AtomicBool::new(request.sent),
             request,
             task: TaskId::current(),
             state: Mutex::new(TicketState::Waiting(None)),
@@ -236,7 +240,6 @@ impl Ticket {
             breaks: AtomicU8::new(0),
             late_since: OnceLock::new(),
             self_wait_reported: AtomicBool::new(false),
-            sent: AtomicBool::new(false),
             called: AtomicBool::new(false),
         })
     }

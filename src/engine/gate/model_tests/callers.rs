@@ -65,6 +65,7 @@ impl World {
             since: self.now,
             turn: None,
             rounds: 0,
+            sent: false,
         }
     }
 
