@@ -487,10 +487,8 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
                 .grant_was_late(*since)
                 .max(self.effects.rules.runs_since);
             let late_for = late_since.until(now);
-            if ticket.request.patience == Patience::Forever
-                && late_for >= self.effects.rules.unavailable_after
-            {
-                // Its lease is shorter than the way to the server. Others must not wait behind it for ever.
+            if late_for >= self.effects.rules.unavailable_after {
+                // Its lease is shorter than the way to the server. Others must not wait behind it for that long.
                 ticket.decide(verdict(), self.effects);
             } else {
                 self.requeue(verdict);
@@ -570,6 +568,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         self.gate.failing_since = None;
         let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
+        self.attempt.ticket.was_busy();
         self.gate.busy_for = self.attempt.ticket.request.kind.commands.wants();
         self.gate.wakeups.answered_busy();
         self.requeue(|| Verdict::Busy(until));

@@ -1,7 +1,10 @@
 //! The gate by itself: what a message changes, and how long a gate exists.
 
+use super::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs};
+use super::ticket::Request;
 use super::*;
-use crate::engine::made_tests::at;
+use crate::engine::made_tests::{RULES, Sort, at, hold, request};
+use crate::lease::LeaseMs;
 use crate::names::Family;
 
 /// Listens, and expects the message of one release of its own.
@@ -62,4 +65,51 @@ fn maps_shrink_when_few_gates_are_left() {
     }
     let most = LEAST * gates.shards.len();
     assert!(gates.names().is_empty() && room() <= most, "{}", room());
+}
+
+fn grant(sent_at: Moment) -> Answered {
+    Answered::Got(Grant {
+        sent_at,
+        server_age: None,
+        token: None,
+        open: false,
+        granted: 1,
+        next: NextOne::Unknown,
+    })
+}
+
+/// Lets `ticket`, whose lease is a second, be tried for at `now`. Its grant is answered after the end of that, and given back.
+fn granted_too_late(gate: &mut Gate<u32>, ticket: &Arc<Ticket>, number: u32, now: Moment) {
+    let tried = hold(number.into());
+    let mut effects = Effects::at(now + RULES.command_timeout / 2, RULES);
+    if gate.is_queued(ticket) {
+        assert!(gate.try_head(ticket, now, |_| (Arc::clone(&tried), number)));
+    } else {
+        gate.arrive(ticket, &mut effects, |_| (Arc::clone(&tried), number));
+    }
+    let _ = gate.answered(&number, grant(now), &mut effects);
+    let ended = ReleaseAnswer::Ended { heard_by: None };
+    gate.release_answered(&tried, &SentAs::Keeper(now), ended, &mut effects);
+    let _ = effects.carry_out();
+}
+
+/// Others have their turns in between, so nobody waits for ever behind a lease that is too short.
+#[test]
+fn a_caller_that_was_answered_busy_between_two_late_grants_is_tried_for_again() {
+    let mut gate = Gate::<u32>::default();
+    let fixed = Request {
+        lease: LeaseMs::from_millis(1_000),
+        level: Level::Fixed,
+        ..request(Sort::Plain, Patience::Forever)
+    };
+    let ticket = Ticket::new(1, fixed);
+    granted_too_late(&mut gate, &ticket, 11, at(1));
+    assert!(gate.try_head(&ticket, at(5), |_| (hold(12), 12)));
+    let mut effects = Effects::at(at(6), RULES);
+    let _ = gate.answered(&12, Answered::Busy(None), &mut effects);
+    let _ = effects.carry_out();
+    granted_too_late(&mut gate, &ticket, 13, at(20));
+    assert!(ticket.is_waiting());
+    granted_too_late(&mut gate, &ticket, 14, at(31));
+    assert!(!ticket.is_waiting(), "all were late for long enough");
 }

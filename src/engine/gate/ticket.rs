@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ pub(crate) struct Ticket {
     refused: Mutex<Option<Arc<Hold>>>,
     /// How many of its tries failed because the connection broke.
     pub(super) breaks: AtomicU8,
-    /// When the first try was sent whose lease was over before the grant arrived.
-    late_since: OnceLock<Moment>,
+    /// When the first try was sent whose lease was over before the grant arrived, since the last answer "busy".
+    late_since: Mutex<Option<Moment>>,
     /// Whether it was reported that its task waits for itself.
     self_wait_reported: AtomicBool,
     sent: AtomicBool,
@@ -238,7 +238,7 @@ impl Ticket {
             unsettled: Mutex::new(None),
             refused: Mutex::new(None),
             breaks: AtomicU8::new(0),
-            late_since: OnceLock::new(),
+            late_since: Mutex::new(None),
             self_wait_reported: AtomicBool::new(false),
             called: AtomicBool::new(false),
         })
@@ -401,7 +401,12 @@ impl Ticket {
 
     /// The grant of a try that was sent at `since` came too late. Returns when the first such try was sent.
     pub(super) fn grant_was_late(&self, since: Moment) -> Moment {
-        *self.late_since.get_or_init(|| since)
+        *self.late_since.lock().get_or_insert(since)
+    }
+
+    /// A try for it was answered "busy": others have their turns.
+    pub(super) fn was_busy(&self) {
+        *self.late_since.lock() = None;
     }
 
     /// Whether it is time to report that its task waits for itself. True once.
