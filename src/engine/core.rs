@@ -546,7 +546,9 @@ pub(crate) fn settle_attempt(
     let next_is_ours = next_is_ours(hold, &outcome);
     let answered = answered(hold, outcome);
     let names = hold.kind.names();
+    let counts_from = command.counts_from(Moment::default());
     let settled = core.at(names, now, |gate, effects| {
+        gate.counts_from(command, counts_from);
         let settled = gate.answered(command, answered, effects);
         if let Some((hold, Settled::Unsettled)) = &settled {
             // Under the gate's lock: the next try of it plans a look of its own.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use watchlock::{Client, Error, Handle, LockGuard};
+use watchlock::{Client, Clock, Error, Handle, Lease, LockGuard};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Fault, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Proxy};
 
 use super::{BEFORE_THE_LEASE, HALF_A_MINUTE, VERIFY, calls, proxied};
-use crate::common::{SHORT, clean, ms, soon};
+use crate::common::{LONG, SHORT, clean, connect, ms, poll_once, soon, subscribed};
 
 /// So long that a machine that stands still for a moment loses no hold.
 const LEASE: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ async fn held(proxy: &Proxy) -> Vec<LockGuard> {
         let client = client.unwrap();
         let locks = (0..holds).map(|number| client.get_lock(&format!("far:{holds}:{number}")));
         let locks: Vec<_> = locks.collect();
-        let got = futures_util::future::join_all(locks.iter().map(Handle::lock)).await;
+        let got = join_all(locks.iter().map(Handle::lock)).await;
         guards.extend(got.into_iter().map(Result::unwrap));
     }
     guards
@@ -139,6 +140,86 @@ async fn a_lease_shorter_than_the_round_trip_is_an_error_in_time() {
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("came after the lease"), "{cause}");
     soon(behind).await.unwrap().unwrap();
+    proxy.latency(Duration::ZERO);
+    clean(&server).await;
+}
+
+/// However long it is willing to wait.
+#[tokio::test]
+async fn a_long_wait_for_a_lease_shorter_than_the_round_trip_stops_nobody_behind_it() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).unavailable_after(LEASE);
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(200));
+    let lock = client.get_lock("far");
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.try_lock(Duration::MAX, ms(150)).await.map(drop) }
+    });
+    let behind = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+    soon(behind).await.unwrap().unwrap();
+    let waited = soon(waiting).await.unwrap();
+    let error = waited.expect_err("it cannot hold it for a moment");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    proxy.latency(Duration::ZERO);
+    clean(&server).await;
+}
+
+/// The first whose wait ends goes, and the next one is tried for. The answer to that comes when its wait is over, too.
+#[tokio::test]
+async fn all_whose_wait_for_a_busy_lock_ends_together_are_told_that_it_is_busy() {
+    let (server, proxy) = proxied().await;
+    let stranger = connect(&server).await.get_lock("far");
+    let held = stranger.lock_with_lease(HALF_A_MINUTE).await.unwrap();
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    proxy.latency(ms(200));
+    let lock = client.get_lock("far");
+    let waits = (0..5).map(|_| lock.try_lock(ms(1_500), Lease::Watchdog));
+    for waited in soon(join_all(waits)).await {
+        assert!(matches!(waited, Ok(None)), "{waited:?}");
+    }
+    held.unlock().await.unwrap();
+    proxy.latency(Duration::ZERO);
+    clean(&server).await;
+}
+
+/// Nobody answered the release yet, which took far less than a command time-out so far.
+#[tokio::test]
+async fn a_wait_that_ends_while_the_lock_is_given_back_ends_busy() {
+    let (server, proxy) = proxied().await;
+    let (clock, ahead) = Clock::driven();
+    let client = Client::builder(&proxy.url()).clock(clock);
+    let client = client.command_timeout(LONG).connect().await.unwrap();
+    let lock = client.get_lock("back");
+    let held = lock.lock_with_lease(LONG * 100).await.unwrap();
+    let mut waiting = Box::pin(lock.try_lock(LONG * 2, Lease::Watchdog));
+    assert!(poll_once(&mut waiting).await.is_none());
+    subscribed(&server, "back").await;
+    ahead.advance(LONG * 2 - ms(2_000));
+    proxy.hold(Direction::Requests);
+    let mut unlocking = Box::pin(held.unlock());
+    assert!(poll_once(&mut unlocking).await.is_none());
+    ahead.advance(ms(3_000));
+    let waited = soon(waiting).await;
+    assert!(matches!(waited, Ok(None)), "{waited:?}");
+    proxy.heal();
+    soon(unlocking).await.unwrap();
+    clean(&server).await;
+}
+
+/// It keeps trying for no time at all, and the connection of this runtime is only being made.
+#[tokio::test]
+async fn a_first_try_that_waits_for_its_connection_is_no_failure() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).unavailable_after(Duration::ZERO);
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(300));
+    let lock = client.get_lock("new");
+    let taking = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async { lock.lock().await?.unlock().await })
+    });
+    soon(taking).await.unwrap().unwrap();
     proxy.latency(Duration::ZERO);
     clean(&server).await;
 }

@@ -362,6 +362,67 @@ async fn a_crowd_that_enters_again_far_away_is_not_told_that_the_server_is_silen
     assert!(failed.is_empty(), "{}: {:?}", failed.len(), failed[0]);
 }
 
+/// Each try waits in this process for longer than a command time-out, and so does the one at the end of the wait.
+#[tokio::test]
+async fn a_crowd_whose_wait_ends_far_away_is_told_that_the_locks_are_busy() {
+    let _alone = alone().await;
+    let many = 4_000;
+    let server = RedisServer::start();
+    strangers(&server, many).await;
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).connect_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(800));
+    let waits = (0..many).map(|number| {
+        let lock = client.get_lock(&format!("job:{number}"));
+        async move { lock.try_lock(ms(20_000), Lease::Watchdog).await }
+    });
+    let waited = tokio::time::timeout(AGES, join_all(waits)).await.unwrap();
+    let failed: Vec<_> = waited
+        .iter()
+        .filter_map(|waited| waited.as_ref().err())
+        .collect();
+    assert!(failed.is_empty(), "{}: {:?}", failed.len(), failed[0]);
+    assert!(waited.iter().all(|waited| matches!(waited, Ok(None))));
+    proxy.latency(Duration::ZERO);
+}
+
+/// What was on the connection is tried for again. That it had waited in this process says nothing of the server.
+#[tokio::test]
+async fn a_crowd_far_away_does_not_give_up_when_a_connection_is_cut_once() {
+    let _alone = alone().await;
+    let many = 4_000;
+    let server = RedisServer::start();
+    strangers(&server, many).await;
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).connect_timeout(LONG);
+    let client = client.command_timeout(LONG).unavailable_after(ms(2_000));
+    let client = client.connect().await.unwrap();
+    proxy.latency(ms(800));
+    let polls = proxy.count(Match::script(&script("lock/acquire.lua")));
+    let waiting: Vec<_> = (0..many)
+        .map(|number| {
+            let lock = client.get_lock(&format!("job:{number}"));
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    let polled = async |times: u64| {
+        eventually("each is asked for again", AGES, async || {
+            let failed = waiting.iter().filter(|waiter| waiter.is_finished());
+            assert_eq!(failed.count(), 0, "after {} polls", polls.seen());
+            polls.seen() >= times * many as u64
+        })
+        .await;
+    };
+    polled(3).await;
+    proxy.reset_all();
+    polled(5).await;
+    for waiter in waiting {
+        waiter.abort();
+    }
+    proxy.latency(Duration::ZERO);
+}
+
 /// Over a slow link. Confirmations come all the time, and the last one long after a command time-out.
 #[tokio::test]
 async fn a_crowd_subscribes_once_each_however_long_that_takes() {

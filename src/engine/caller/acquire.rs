@@ -442,11 +442,11 @@ impl Waiting<'_> {
         self.core
             .gates
             .with(self.ticket.request.kind.names(), |gate| {
-                if let Some(since) = gate.tries_since(&self.ticket) {
+                if let Some((command, since)) = gate.try_for(&self.ticket) {
                     if !is_end {
                         return None;
                     }
-                    let since = since.max(self.core.runs_since());
+                    let since = command.counts_from(since).max(self.core.runs_since());
                     let known = gate.verdict_without_answer(&self.ticket, since, limit, now);
                     let silent = || Verdict::failed(Failure::slow_reply(limit));
                     return Some(known.unwrap_or_else(silent));
@@ -456,8 +456,11 @@ impl Waiting<'_> {
                     return (is_end && !self.ticket.is_decided())
                         .then(|| Verdict::failed(Failure::silence()));
                 }
-                let verdict = gate.final_verdict(&self.ticket, now);
-                verdict.or_else(|| is_end.then(|| Verdict::failed(Failure::silence())))
+                if !is_end {
+                    return gate.final_verdict(&self.ticket, now);
+                }
+                let known = gate.verdict_at_end(&self.ticket, limit, now);
+                known.or_else(|| Some(Verdict::failed(Failure::silence())))
             })
     }
 }

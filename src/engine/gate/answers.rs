@@ -192,6 +192,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects: &mut Effects,
     ) -> GivenBack<C> {
         let now = effects.now;
+        self.held_at = now;
         let held = self.seat_of(hold).held();
         if !held.is_some_and(|held| Arc::ptr_eq(held, hold)) {
             effects.release(hold);
@@ -339,10 +340,11 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.last_answer = LastAnswer::Failed(failure);
     }
 
-    pub(super) fn forget_busy(&mut self) -> bool {
+    pub(super) fn forget_busy(&mut self, now: Moment) -> bool {
         let busy = matches!(self.last_answer, LastAnswer::Busy(_));
         if busy {
             self.last_answer = LastAnswer::Nothing;
+            self.held_at = now;
         }
         busy
     }
@@ -351,7 +353,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(super) fn conclude_late(&mut self, effects: &mut Effects) {
         let now = effects.now;
         loop {
-            if !self.recheck_head() {
+            if !self.recheck_head(now) {
                 return;
             }
             let Some(head) = self.head().filter(|head| head.is_over(now)) else {
@@ -367,13 +369,13 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     /// Returns whether the last busy answer counts for the head, and so for all behind it. A head that asks for less
     /// tries at once.
-    pub(super) fn recheck_head(&mut self) -> bool {
+    pub(super) fn recheck_head(&mut self, now: Moment) -> bool {
         let wants = |head: &Arc<Ticket>| head.request.kind.commands.wants();
         let less = self
             .queue
             .head()
             .is_some_and(|head| wants(head) < self.busy_for);
-        if less && self.forget_busy() {
+        if less && self.forget_busy(now) {
             self.try_at_once = true;
             self.notify_job();
         }
@@ -381,8 +383,8 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// The last "busy" may be outdated although nobody heard a release, so the head asks again.
-    pub(super) fn recheck_busy(&mut self) {
-        if self.seat.is_free() && self.forget_busy() {
+    pub(super) fn recheck_busy(&mut self, now: Moment) {
+        if self.seat.is_free() && self.forget_busy(now) {
             self.try_at_once = true;
             self.notify_job();
         }
@@ -566,9 +568,9 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.join_refused();
         }
         self.gate.failing_since = None;
+        self.attempt.ticket.was_busy();
         let until = ttl.map(|ttl| self.attempt.since + ttl);
         self.gate.last_answer = LastAnswer::Busy(until);
-        self.attempt.ticket.was_busy();
         self.gate.busy_for = self.attempt.ticket.request.kind.commands.wants();
         self.gate.wakeups.answered_busy();
         self.requeue(|| Verdict::Busy(until));
@@ -576,10 +578,10 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         if !self.attempt.early && until.is_none_or(|until| self.effects.now < until) {
             self.gate.conclude_late(self.effects);
         }
-        self.gate.recheck_head();
+        self.gate.recheck_head(self.effects.now);
         if self.attempt.early {
             // The hold before it may have been the busy one.
-            self.gate.last_answer = LastAnswer::Nothing;
+            self.gate.forget_busy(self.effects.now);
             self.gate.try_at_once = true;
         } else {
             self.gate.succession.forget_gap();

@@ -122,7 +122,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if until.is_none_or(|until| now < until) {
             self.conclude_late(effects);
         }
-        self.recheck_head();
+        self.recheck_head(now);
     }
 
     /// Whether no permit is left for `ticket`, though nobody waits here: the job still listens, and would have heard of one.

@@ -241,7 +241,7 @@ fn who_comes_back_at_its_place_is_not_taken_for_who_it_was() {
     // A message: the job goes on, with `try_for`.
     let started = gate.try_head(&head, later, |_| (try_of(13, 1), 13));
     assert!(
-        gate.is_queued(&again) || gate.tries_since(&again).is_some(),
+        gate.is_queued(&again) || gate.try_for(&again).is_some(),
         "nobody serves it any more; started {started}"
     );
     let _ = effects.carry_out();

@@ -85,6 +85,8 @@ pub(crate) struct Gate<C> {
     busy_for: u32,
     /// The most requests that one try asks for.
     together: u32,
+    /// When somebody was last known to have the lock, if `last_answer` does not say so.
+    held_at: Moment,
     /// The start of the first of the tries that failed since the last "got it" or "busy".
     failing_since: Option<Moment>,
     wakeups: Wakeups,
@@ -119,6 +121,7 @@ impl<C> Default for Gate<C> {
             last_answer: LastAnswer::Nothing,
             busy_for: 1,
             together: 8,
+            held_at: Moment::default(),
             failing_since: None,
             wakeups: Wakeups::default(),
             try_at_once: false,
@@ -181,7 +184,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             if self.knows_busy(ticket, now) {
                 return Arrival::Decided(Verdict::Busy(None));
             }
-            self.recheck_busy();
+            self.recheck_busy(now);
         }
         // The tickets ahead may be of kinds that only poll. The job listens from the first ticket on whose kind does.
         let first_to_listen = ticket.listens() && !self.queue.has_listeners();
@@ -192,7 +195,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         // If only the note of another request kept it from trying, the job tries at once.
         self.try_at_once |= is_open && self.queue.is_empty() && !is_full;
         self.queue.insert(Arc::clone(ticket));
-        self.recheck_head();
+        self.recheck_head(now);
         if self.calls() {
             // It is polled, so it may be the first to come.
             ticket.call(effects);
@@ -242,7 +245,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             // The job serves the next head, or completes the attempt.
             self.notify_job();
             // All callers that got this answer and listen for the release are gone (3).
-            self.forget_busy();
+            self.forget_busy(effects.now);
         }
         self.abandon(ticket, effects);
         uncollected
@@ -296,7 +299,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(crate) fn received(&mut self, messages: u32, now: Moment) -> u32 {
         let news = self.wakeups.news(messages);
         if news > 0 {
-            self.forget_busy();
+            self.forget_busy(now);
             self.heard_beside_try();
             self.succession.heard_release(now);
         }
@@ -371,10 +374,10 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.notify_job();
     }
 
-    /// When the try for `ticket` began that is under way.
-    pub(crate) fn tries_since(&self, ticket: &Arc<Ticket>) -> Option<Moment> {
+    /// The command of the try for `ticket` that is under way, and when it began.
+    pub(crate) fn try_for(&self, ticket: &Arc<Ticket>) -> Option<(&C, Moment)> {
         let tries = self.seat.tries().filter(|attempt| attempt.is_for(ticket));
-        tries.map(|attempt| attempt.since)
+        tries.map(|attempt| (&attempt.command, attempt.since))
     }
 
     fn is_head(&self, ticket: &Ticket) -> bool {
@@ -545,7 +548,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         if request.kind.commands.leaves_the_seat() {
             self.own_seats.remove(&hold.number);
             self.give_own_seat(&next);
-            self.recheck_head();
+            self.recheck_head(now);
         } else {
             self.last_answer = LastAnswer::Nothing;
             let hold = Arc::clone(&next);

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use super::seat::Seat;
 use super::ticket::{CALL_AFTER, Patience, Ticket, Uncollected, Verdict};
+use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, WriterWaits};
 use crate::engine::hold::kind::Kind;
@@ -152,7 +153,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.queue.remove(head.number);
             self.conclude(&head, verdict, effects);
             self.try_at_once = true;
-            self.recheck_head();
+            self.recheck_head(now);
         }
     }
 
@@ -305,7 +306,27 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// As [`final_verdict`](Self::final_verdict), for a ticket whose try began at `since` and has no answer: none if that
+    /// What `command` was sent for counts from then: what it waited in this process is not the server's silence.
+    pub(crate) fn counts_from(&mut self, command: &C, moment: Moment) {
+        if let Some(attempt) = self.seat.attempt_by(command) {
+            attempt.since = attempt.since.max(moment);
+        }
+    }
+
+    /// As [`final_verdict`](Self::final_verdict), for a caller that waits no longer. If somebody was known to have the lock
+    /// less than a command time-out ago, it was busy.
+    pub(crate) fn verdict_at_end(
+        &self,
+        ticket: &Ticket,
+        command_timeout: Duration,
+        now: Moment,
+    ) -> Option<Verdict> {
+        let was_held = now < self.held_at + command_timeout;
+        let known = self.final_verdict(ticket, now);
+        known.or_else(|| was_held.then_some(Verdict::Busy(None)))
+    }
+
+    /// As [`verdict_at_end`](Self::verdict_at_end), for a ticket whose try began at `since` and has no answer: none if that
     /// silence is the result. One shorter than a command time-out says less than the answer before it. Of several that a
     /// try is for, those behind the head have that answer, too.
     pub(crate) fn verdict_without_answer(
@@ -316,7 +337,19 @@ impl<C: Clone + PartialEq> Gate<C> {
         now: Moment,
     ) -> Option<Verdict> {
         let is_known = now < since + command_timeout || self.is_queued(ticket);
-        is_known.then(|| self.final_verdict(ticket, now)).flatten()
+        let known = is_known.then(|| self.verdict_at_end(ticket, command_timeout, now));
+        known.flatten()
+    }
+
+    /// The wait of `ticket` is over, and the command for it that was submitted at `since` has no answer. The try goes on:
+    /// to end it would leave its outcome unknown.
+    pub(crate) fn end_wait(&mut self, ticket: &Arc<Ticket>, since: Moment, effects: &mut Effects) {
+        let (now, limit) = (effects.now, effects.rules.command_timeout);
+        if self.seat.is_trying_for(ticket) {
+            let known = self.verdict_without_answer(ticket, since, limit, now);
+            let silent = || Verdict::failed(Failure::slow_reply(limit));
+            ticket.decide(known.unwrap_or_else(silent), effects);
+        }
     }
 
     /// `hold`'s command was not answered in time. Returns the command, to be ended. A job completes an attempt (2); the

@@ -154,6 +154,16 @@ impl<C: Clone + PartialEq> Seat<C> {
         self.attempt().or(self.next())
     }
 
+    /// The attempt in the seat, or the join beside its hold, if it is that of `command`.
+    pub(super) fn attempt_by(&mut self, command: &C) -> Option<&mut Attempt<C>> {
+        let attempt = match self {
+            Self::Trying(attempt) => Some(attempt),
+            Self::Shared { join, .. } => join.as_mut(),
+            _ => None,
+        };
+        attempt.filter(|attempt| attempt.command == *command)
+    }
+
     /// The commands in flight, and their holds.
     pub(super) fn commands(&self) -> impl Iterator<Item = (&Arc<Hold>, &C)> {
         let release = match self {

@@ -104,7 +104,7 @@ impl World {
             if let At::Waiting(ticket, _) = &caller.at
                 && ticket.is_waiting()
             {
-                let known = self.gate.is_queued(ticket) || self.gate.tries_since(ticket).is_some();
+                let known = self.gate.is_queued(ticket) || self.gate.try_for(ticket).is_some();
                 assert!(known, "{choice:?}: caller {i} is forgotten");
             }
         }

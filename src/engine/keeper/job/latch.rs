@@ -102,8 +102,8 @@ impl LatchJob {
         let since = core.now();
         let question = self.latch.begin_question();
         let call = LATCH_LOOK.on(&self.names).arg("wait");
-        let asking = Pending::start(&core.keeper_fleet, call);
-        let asking = asking.within_of(since, core.config.command_timeout);
+        let sent = Pending::start(&core.keeper_fleet, call);
+        let asking = sent.clone().within_of(since, core.config.command_timeout);
         let result = match asking.await {
             Ok(answer) => match answer.reply {
                 Reply::Busy(left) => {
@@ -116,7 +116,7 @@ impl LatchJob {
             },
             Err(failure) if failure.is_transient() => {
                 core.notice_pause(core.now());
-                self.latch.failed(since, &failure);
+                self.latch.failed(sent.counts_from(since), &failure);
                 return Some(LastAnswer::Failed(failure));
             }
             Err(failure) => Err(failure.into()),

@@ -400,7 +400,17 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
         if due > now && goes_on && !command.is_answered() {
             // So the answer is seen after twice the time that it took, however slow the server is.
             let since = sent_at.unwrap_or(ticket.request.since);
-            let due = due.min(now + since.until(now).max(ANSWER_SEEN_AFTER));
+            let mut due = due.min(now + since.until(now).max(ANSWER_SEEN_AFTER));
+            // Its caller may wait for less.
+            let end = ticket.request.returns_by(core.config.command_timeout) + GRACE;
+            if sent_at.is_some() && end > now {
+                due = due.min(end);
+            } else if sent_at.is_some() {
+                let since = since.max(core.runs_since());
+                core.at(names, now, |gate, effects| {
+                    gate.end_wait(&ticket, since, effects)
+                });
+            }
             hold.with(|state| state.finish_later(due));
             return core.look_by(hold, due);
         }
@@ -417,10 +427,8 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
 }
 
 /// When an attempt is overdue: a command time-out after its command was submitted to a connection, counted anew after
-/// a pause of the process, or when its caller waits for no reply any more if that is earlier. A single try gets a command
-/// time-out from the submission, too, or its silent connection would never be given up. Before the submission, a wait without
-/// a limit ends when nothing was heard for [`unavailable_after`](crate::ClientBuilder::unavailable_after). A job awaits
-/// its own tries, and counts from the submission alone.
+/// a pause of the process. Before the submission, when its caller's wait ends; a wait without a limit ends when nothing was
+/// heard for [`unavailable_after`](crate::ClientBuilder::unavailable_after), but not before a single try would.
 fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     let Config {
         command_timeout,
@@ -429,21 +437,17 @@ fn overdue_from(core: &Core, command: &Pending, ticket: &Ticket) -> Moment {
     } = core.config;
     let request = &ticket.request;
     let submitted_at = command.submitted_at();
-    let is_unsent = submitted_at == Moment::NEVER;
+    if submitted_at != Moment::NEVER {
+        return submitted_at.max(core.runs_since()) + command_timeout;
+    }
     let end = match request.patience {
-        Patience::Forever if is_unsent => {
+        Patience::Forever => {
             let silent_since = command.silent_from(request.since);
-            silent_since.max(core.runs_since()) + unavailable_after
+            silent_since.max(core.runs_since()) + unavailable_after.max(command_timeout)
         }
-        _ if is_unsent => request.returns_by(command_timeout),
-        _ => request.returns_by(command_timeout) + GRACE,
+        _ => request.returns_by(command_timeout),
     };
-    let from = if is_unsent {
-        core.now()
-    } else {
-        submitted_at.max(core.runs_since())
-    };
-    end.min(from + command_timeout)
+    end.min(core.now() + command_timeout)
 }
 
 /// What a question that failed says about its hold.
