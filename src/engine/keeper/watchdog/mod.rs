@@ -408,7 +408,7 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
             } else if sent_at.is_some() {
                 let since = since.max(core.runs_since());
                 core.at(names, now, |gate, effects| {
-                    gate.end_wait(&ticket, since, effects)
+                    gate.end_wait(&ticket, since, effects);
                 });
             }
             hold.with(|state| state.finish_later(due));
