@@ -103,9 +103,10 @@ impl Storm {
                 let guard = guard.expect("it is asked").expect("it is free");
                 guard.unlock().await.expect("it is ours");
             }
-            let keys = self.cluster.keys().await;
-            keys.iter()
-                .all(|key| key.starts_with("redisson_lock_token:"))
+            let mut keys = self.cluster.keys().await;
+            keys.retain(|key| !key.starts_with("redisson_lock_token:"));
+            println!("left: {keys:?}");
+            keys.is_empty()
         })
         .await;
         all
