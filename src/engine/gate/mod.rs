@@ -380,6 +380,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         tries.map(|attempt| (&attempt.command, attempt.since))
     }
 
+    /// What `command` was sent for counts from then: what it waited in this process is not the server's silence.
+    pub(crate) fn counts_from(&mut self, command: &C, moment: Moment) {
+        if let Some(attempt) = self.seat.attempt_by(command) {
+            attempt.since = attempt.since.max(moment);
+        }
+    }
+
     fn is_head(&self, ticket: &Ticket) -> bool {
         let head = self.queue.head();
         head.is_some_and(|head| head.number == ticket.number)

@@ -306,13 +306,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// What `command` was sent for counts from then: what it waited in this process is not the server's silence.
-    pub(crate) fn counts_from(&mut self, command: &C, moment: Moment) {
-        if let Some(attempt) = self.seat.attempt_by(command) {
-            attempt.since = attempt.since.max(moment);
-        }
-    }
-
     /// As [`final_verdict`](Self::final_verdict), for a caller that waits no longer. If somebody was known to have the lock
     /// less than a command time-out ago, it was busy.
     pub(crate) fn verdict_at_end(
