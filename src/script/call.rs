@@ -372,7 +372,7 @@ impl Encoded {
         &self.cmd
     }
 
-    /// Makes the script publish as the node needs it that the call is sent to, and a command ask for such channels.
+    /// Fits the call to the kind of channels of the node that it is sent to: how its script publishes, or what it asks for.
     pub(crate) fn publish_as(&mut self, publish: Publish) {
         if let Some([classic, sharded]) = self.by_channels {
             let mut cmd = copied(Cmd::new(), self.cmd.args_iter().take(1));

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Client, Clock, Error, Lease, LostReason};
+use watchlock::{Backoff, Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{
-    LONG, clean, connect, ms, poll_once, soon, subscribed, try_once, without_polls,
+    LONG, channel, clean, connect, gone, ms, poll_once, soon, subscribed, try_once, without_polls,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -348,5 +348,33 @@ async fn one_try_behind_one_that_is_answered_busy_ends_as_soon_as_that_one() {
     assert!(soon(once).await.unwrap().is_none());
     drop(first);
     held.unlock().await.unwrap();
+    clean(&server).await;
+}
+
+/// The holder's lease counts from the send of the question, however late the answer is. Nothing else leads to a try here.
+#[tokio::test]
+async fn a_lease_that_an_answer_reports_has_run_since_the_question() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (clock, ahead) = Clock::driven();
+    let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+    let builder = Client::builder(&proxy.url()).backoff(minute).clock(clock);
+    let client = builder.command_timeout(LONG).connect().await.unwrap();
+    ahead.stop();
+    server.cmd(&["HSET", "x", "dead:1", "1"]).await;
+    let tries = proxy.count(Match::script(ACQUIRE));
+    let lock = client.get_lock("x");
+    let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+    subscribed(&server, "x").await;
+    eventually("it tried behind that", LONG, async || tries.seen() >= 2).await;
+    server.cmd(&["PEXPIRE", "x", "1500"]).await;
+    let late = proxy.inject(Fault::DelayReply(ms(700)));
+    let late = late.on(Match::script(ACQUIRE)).arm();
+    server.cmd(&["PUBLISH", &channel("x"), "0"]).await;
+    eventually("it asks", LONG, async || late.fired() > 0).await;
+    ahead.advance(ms(1_400));
+    gone(&server, "x").await;
+    ahead.advance(ms(200));
+    soon(waiting).await.unwrap().unwrap();
     clean(&server).await;
 }

@@ -380,7 +380,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         tries.map(|attempt| (&attempt.command, attempt.since))
     }
 
-    /// What `command` was sent for counts from then: what it waited in this process is not the server's silence.
+    /// The try of `command` counts from `moment` on. That it waited in this process before is not the server's silence.
     pub(crate) fn counts_from(&mut self, command: &C, moment: Moment) {
         if let Some(attempt) = self.seat.attempt_by(command) {
             attempt.since = attempt.since.max(moment);
