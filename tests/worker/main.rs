@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use watchlock_support::campaign::kinds;
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::history::LockKind;
-use watchlock_support::proxy::Proxy;
+use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::sentinel::{SERVICE, SentinelDeployment};
 use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
@@ -22,11 +22,12 @@ use watchlock_support::{eventually, now_ns};
 
 /// A worker whose watchdog's lease is 900 ms.
 async fn open(server: &RedisServer) -> Worker {
+    open_at(&server.url()).await
+}
+
+async fn open_at(url: &str) -> Worker {
     let worker = Worker::rust();
-    worker
-        .open(&server.url(), Some(ms(900)))
-        .await
-        .expect("a client");
+    worker.open(url, Some(ms(900))).await.expect("a client");
     worker
 }
 
@@ -463,6 +464,35 @@ async fn a_lost_hold_is_reported_once() {
     assert_eq!(worker.unlock("a", "x").await, Ok(0));
     assert_eq!(worker.unlock("a", "kept").await, Ok(0));
     assert_eq!(worker.lost().len(), 1);
+}
+
+/// The level that is asked for counts as held until it is answered, and nobody has it yet.
+#[tokio::test]
+async fn a_reader_that_loses_a_level_it_only_asks_for_is_reported() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let worker = open_at(&proxy.url()).await;
+    let read = |owner| json!({"owner": owner, "kind": "read", "name": "x"});
+    worker.call("lock", read("other")).await.unwrap();
+    let first = with(read("a"), "lease_ms", 300);
+    let first = worker.answer("lock", first).await;
+    first.outcome.unwrap();
+    let asks = Match::key("5000");
+    let unanswered = proxy.inject(Fault::SwallowReply).on(asks).arm();
+    let second = worker.request("lock", with(read("a"), "lease_ms", 5000));
+    eventually("it is asked for", LONG, async || unanswered.fired() == 1).await;
+    let ends = first.t_ret + 300_000_000;
+    eventually("the first is over", LONG, async || now_ns() > ends).await;
+    server.cmd(&["DEL", "x"]).await;
+    let is_lost = |owner: &str| worker.lost().into_iter().find(|lost| lost.owner == owner);
+    eventually("both are lost", LONG, async || {
+        is_lost("other").is_some() && is_lost("a").is_some()
+    })
+    .await;
+    let answered = soon(second).await;
+    assert_eq!(answered.outcome.unwrap_err().kind, "lost");
+    let event = is_lost("a").unwrap();
+    assert!(event.t < answered.t_ret, "the event waited for the answer");
 }
 
 #[tokio::test]

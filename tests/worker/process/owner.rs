@@ -11,12 +11,16 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use watchlock::{Error, HoldView, Lease, Lock, LockGuard, LostReason};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Name, Someone};
 use crate::request::Verb;
+
+/// How often to look whether an owner has lost the last of several levels.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A request to an owner.
 pub(crate) struct Job {
@@ -266,11 +270,12 @@ impl Watch {
                 return;
             }
             while target.has_own_levels() && target.lock.is_held() {
-                let ended = changed.changed().await.is_err();
+                // A level that is only asked for counts, too, and nobody has a view of it to wait for.
+                let change = timeout(LOOK_AGAIN, changed.changed()).await;
                 if *changed.borrow() {
                     return;
                 }
-                if ended {
+                if change.is_ok_and(|changed| changed.is_err()) {
                     break;
                 }
             }
