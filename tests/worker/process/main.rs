@@ -45,9 +45,7 @@ fn main() -> std::io::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let lines = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()?;
+    let lines = tokio::runtime::Builder::new_current_thread().build()?;
     let (answers, writer) = Answers::begin();
     lines.block_on(serve(users.handle(), answers));
     // The tasks that watch holds are dropped with their runtime, and with the last of them the writer's queue ends.

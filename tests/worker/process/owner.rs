@@ -7,20 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use watchlock::{Error, HoldView, Lease, Lock, LockGuard, LostReason};
 
 use crate::answers::{Answers, Outcome, outcome_of, timed};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Name, Someone};
 use crate::request::Verb;
-
-/// How often to look whether an owner has lost the last of several levels.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A request to an owner.
 pub(crate) struct Job {
@@ -119,9 +116,21 @@ struct Watched {
     target: Target,
     /// How many of its levels have not been given back.
     levels: u32,
+    views: Views,
     /// Sends with each level that is given back, or could not be had, whether that was the last one.
     changed: watch::Sender<bool>,
     reported: Arc<AtomicBool>,
+}
+
+/// The levels that the owner got. One that it only asks for is none of them, though the library counts it as held until it
+/// is answered.
+#[derive(Clone, Default)]
+struct Views(Arc<Mutex<Vec<HoldView>>>);
+
+impl Views {
+    fn any_valid(&self) -> bool {
+        self.0.lock().iter().any(HoldView::is_valid)
+    }
 }
 
 /// Takes and gives back levels, and reports each hold that is lost once.
@@ -168,7 +177,7 @@ impl Watch {
         let Err(Error::Lost { reason, .. }) = asked else {
             return;
         };
-        if target.lock.is_held() {
+        if watched.views.any_valid() {
             watched.changed.send_replace(false);
         } else if !watched.reported.swap(true, Ordering::Relaxed) {
             let (label, name) = (&self.label, &target.name);
@@ -178,29 +187,37 @@ impl Watch {
 
     /// Keeps a level for a later `unlock`; returns the answer about its hold.
     fn keep(&mut self, target: &Target, guard: LockGuard) -> Result<Value, Error> {
-        let (count, hold) = (guard.hold_count(), guard.hold());
-        let token = guard.fencing_token();
+        let (token, hold) = (guard.fencing_token(), guard.hold());
+        let views = self.held.get(&target.key()).map(|held| held.views.clone());
+        // Whoever finds the last level before this lost, finds it before the count or sees the new one.
+        let mut known = views.as_ref().map(|views| views.0.lock());
+        let count = guard.hold_count();
+        if let Some(known) = known.as_mut().filter(|_| count > 1) {
+            known.push(hold.clone());
+        }
+        drop(known);
         guard.detach()?;
         // Several locks as one may have been held one by one before.
-        if count == 1 || !self.held.contains_key(&target.key()) {
+        if count == 1 || views.is_none() {
             let watched = Watched {
                 target: target.clone(),
                 levels: 0,
+                views: Views(Arc::new(Mutex::new(vec![hold.clone()]))),
                 changed: watch::channel(false).0,
                 reported: Arc::default(),
             };
             self.held.insert(target.key(), watched);
         }
-        let mut levels = count;
         if let Some(watched) = self.held.get_mut(&target.key()) {
             watched.levels += 1;
+        }
+        let mut levels = count;
+        if let Some(watched) = self.held.get(&target.key()) {
             if target.has_own_levels() {
                 levels = watched.levels;
             }
             if watched.levels == 1 || target.has_own_levels() {
-                let (changed, reported) =
-                    (watched.changed.subscribe(), Arc::clone(&watched.reported));
-                self.report_when_lost(target, hold, changed, reported);
+                self.report_when_lost(target, hold, watched);
             }
         }
         let mut result = json!({"count": levels});
@@ -237,14 +254,10 @@ impl Watch {
 
     /// Reports once a hold whose last valid level was lost. Another hold may have begun before that was seen: then
     /// `changed` ends, and the last one was not given back.
-    fn report_when_lost(
-        &self,
-        target: &Target,
-        hold: HoldView,
-        mut changed: watch::Receiver<bool>,
-        reported: Arc<AtomicBool>,
-    ) {
+    fn report_when_lost(&self, target: &Target, hold: HoldView, watched: &Watched) {
         let (label, target) = (Arc::clone(&self.label), target.clone());
+        let (levels, reported) = (watched.views.clone(), Arc::clone(&watched.reported));
+        let mut changed = watched.changed.subscribe();
         let answers = self.answers.clone();
         self.runtime.spawn(async move {
             let ended = {
@@ -269,13 +282,12 @@ impl Watch {
             if reason == LostReason::Shutdown {
                 return;
             }
-            while target.has_own_levels() && target.lock.is_held() {
-                // A level that is only asked for counts, too, and nobody has a view of it to wait for.
-                let change = timeout(LOOK_AGAIN, changed.changed()).await;
+            while target.has_own_levels() && levels.any_valid() {
+                let ended = changed.changed().await.is_err();
                 if *changed.borrow() {
                     return;
                 }
-                if change.is_ok_and(|changed| changed.is_err()) {
+                if ended {
                     break;
                 }
             }
