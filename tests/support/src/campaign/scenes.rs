@@ -171,11 +171,7 @@ impl Stage<'_> {
         let (robbed, next) = (self.actor(0, &robbed), self.actor(1, &next));
         let taking = async {
             self.there().await;
-            let from = now_ns();
-            let answer = self.ground.server().try_cmd(&["DEL", &self.name]).await;
-            if !matches!(answer, Ok(redis::Value::Int(0))) {
-                servers::deleted(self.ground, from, Some(self.name.clone()));
-            }
+            servers::delete(self.ground, &self.name).await;
             next.section().await
         };
         let (robbed, next) = tokio::join!(robbed.section(), taking);

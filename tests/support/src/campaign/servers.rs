@@ -28,6 +28,10 @@ pub(super) const CUT_SUBSCRIBERS: Strike =
     Strike::Ask("cut subscribers", &["CLIENT", "KILL", "TYPE", "pubsub"]);
 pub(super) const FLUSH_SCRIPTS: Strike = Strike::Ask("flush scripts", &["SCRIPT", "FLUSH"]);
 
+/// How often a deletion is repeated at most, and after which pause: for longer than a server is ever away.
+const TRIES: u32 = 2_000;
+const AGAIN: Duration = Duration::from_millis(5);
+
 pub(super) async fn run(ground: Arc<Ground>, seed: u64, mut weather: Watch) {
     let mut rng = Rng::with_seed(seed);
     while weather.storm().await {
@@ -50,12 +54,27 @@ pub(super) async fn operate(ground: Arc<Ground>, seed: u64, names: u32, weather:
         let pause = Duration::from_millis(rng.u64(100..900));
         let name = format!("chaos:{}", rng.u32(..names));
         tokio::time::sleep(pause).await;
-        let from = now_ns();
-        let answer = ground.server().try_cmd(&["DEL", &name]).await;
-        if !matches!(answer, Ok(redis::Value::Int(0))) {
-            deleted(&ground, from, Some(name));
-        }
+        delete(&ground, &name).await;
     }
+}
+
+/// Deletes a lock. The server may be away just then, so this repeats the deletion until it is answered: then whoever had the
+/// lock before has it no more.
+pub(super) async fn delete(ground: &Ground, name: &str) {
+    let (from, mut may_have_run) = (now_ns(), false);
+    for _ in 0..TRIES {
+        match ground.server().try_cmd(&["DEL", name]).await {
+            Ok(answer) => {
+                if may_have_run || answer != redis::Value::Int(0) {
+                    deleted(ground, from, Some(name.to_owned()));
+                }
+                return;
+            }
+            Err(_) => may_have_run = true,
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    panic!("{name} cannot be deleted");
 }
 
 /// Wrong clients do these things to the server, again and again.
