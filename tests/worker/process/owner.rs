@@ -228,6 +228,13 @@ impl Watch {
     }
 
     async fn unlock(&mut self, target: &Target) -> Outcome {
+        if let Some(watched) = self.held.get(&target.key())
+            && target.has_own_levels()
+            && watched.levels == 1
+        {
+            // Its end is no loss of a level that ended before.
+            watched.changed.send_replace(true);
+        }
         let (t_inv, t_ret, mut result) = timed(target.lock.unlock()).await;
         let mut count = target.lock.hold_count();
         if let Some(watched) = self.held.get_mut(&target.key())
@@ -282,13 +289,14 @@ impl Watch {
             if reason == LostReason::Shutdown {
                 return;
             }
-            while target.has_own_levels() && levels.any_valid() {
-                let ended = changed.changed().await.is_err();
+            if target.has_own_levels() {
+                while levels.any_valid() && !*changed.borrow() {
+                    if changed.changed().await.is_err() {
+                        break;
+                    }
+                }
                 if *changed.borrow() {
                     return;
-                }
-                if ended {
-                    break;
                 }
             }
             if !reported.swap(true, Ordering::Relaxed) {
