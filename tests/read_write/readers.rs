@@ -8,7 +8,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, clean, connect, connect_short, ms, poll_once, soon};
+use crate::common::{LONG, SHORT, clean, connect, connect_short, ms, poll_once, script, soon};
 use crate::{reads, timeout_keys, try_read, try_write};
 
 #[tokio::test]
@@ -124,6 +124,40 @@ async fn a_reader_that_came_after_the_question_that_let_it_in_has_its_whole_leas
     first.unlock().await.unwrap();
     second.unlock().await.unwrap();
     clean(&server).await;
+}
+
+/// Each waits for a longer lease than the one before it.
+#[tokio::test]
+async fn one_try_lets_in_waiting_readers_of_any_lease() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (writer, client) = (
+        connect(&server).await,
+        Client::connect(&proxy.url()).await.unwrap(),
+    );
+    let lock = client.get_read_write_lock("x").read_lock();
+    let write = writer.get_read_write_lock("x").write_lock();
+    let write = write.lock().await.unwrap();
+    let waiting = [Some(10), Some(20), None].map(|lease| {
+        let lock = lock.clone();
+        tokio::spawn(async move {
+            match lease {
+                Some(lease) => lock.lock_with_lease(Duration::from_secs(lease)).await,
+                None => lock.lock().await,
+            }
+        })
+    });
+    eventually("they wait", LONG, async || client.stats().waiters == 3).await;
+    let joins = Match::script(&script("rw/assert.lua"));
+    let joins = proxy.inject(Fault::DelayReply(Duration::ZERO)).on(joins);
+    let joins = joins.always().arm();
+    write.unlock().await.unwrap();
+    let mut reads = Vec::new();
+    for reader in waiting {
+        reads.push(soon(reader).await.unwrap().unwrap());
+    }
+    assert!(reads.iter().all(LockGuard::is_valid));
+    assert_eq!(joins.seen(), 0, "asked for one more");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::Level;
 use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseMs};
 use crate::log::log;
 use crate::report::{LockMetrics, Waits};
 
@@ -247,20 +247,26 @@ async fn beside_own(
 /// After how long the keeper looks for the answer to an attempt, whose caller may not be polled.
 pub(crate) const ANSWER_SEEN_AFTER: Duration = Duration::from_millis(100);
 
-/// A new attempt. The keeper completes it if its caller does not.
-pub(crate) fn new_hold(core: &Core, ticket: &Ticket, now: Moment) -> Arc<Hold> {
+/// A new attempt, which asks for `lease`. The keeper completes it if its caller does not.
+pub(crate) fn new_hold(core: &Core, ticket: &Ticket, lease: LeaseMs, now: Moment) -> Arc<Hold> {
     let finish_by = now + ANSWER_SEEN_AFTER.min(core.config.command_timeout);
-    let hold = untried_hold(core, ticket, finish_by);
+    let hold = untried_hold(core, ticket, lease, finish_by);
     core.look_by(&hold, finish_by);
     hold
 }
 
 /// A new attempt that was not sent yet.
-pub(crate) fn untried_hold(core: &Core, ticket: &Ticket, finish_by: Moment) -> Arc<Hold> {
+pub(crate) fn untried_hold(
+    core: &Core,
+    ticket: &Ticket,
+    lease: LeaseMs,
+    finish_by: Moment,
+) -> Arc<Hold> {
     let number = core.number();
     let id = core.hold_id(number);
     let origin = Origin {
         owner: ticket.owner_of_hold(),
+        lease,
         ..ticket.request.origin(&id, number, ticket.task)
     };
     Hold::trying(origin, finish_by)
@@ -304,7 +310,7 @@ impl Waiting<'_> {
                 if let Some(shared) = shared {
                     return start_join(fleet, shared, ticket);
                 }
-                let hold = new_hold(core, ticket, now);
+                let hold = new_hold(core, ticket, ticket.request.lease, now);
                 // The keeper asks for places in Redis' queue, in the order of arrival.
                 let first = Try {
                     waits: false,

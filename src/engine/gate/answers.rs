@@ -461,7 +461,9 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
     pub(super) fn got(&mut self, grant: Grant) -> Settled {
         let Attempt { hold, ticket, .. } = &self.attempt;
         let (now, request) = (self.effects.now, &ticket.request);
-        let term = request.lease.term(grant.sent_at);
+        // A reader's try may ask for more than its own lease.
+        let term = hold.lease.term(grant.sent_at);
+        let own = request.lease.term(grant.sent_at);
         let commands = &request.kind.commands;
         if commands.is_shared() {
             let most = self.effects.rules.watchdog_lease;
@@ -475,7 +477,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         }
         let in_time = self.effects.change(hold, |state| {
             request.limit(state, grant.sent_at);
-            state.grant(request.level, term, now)
+            now < own.valid_until && state.grant(request.level, term, now)
         });
         if !in_time {
             let settled = self.unwanted();

@@ -528,6 +528,13 @@ impl<T: Queued> Queue<T> {
         self.waiters.get(self.index.as_ref()?.writers.first()?)
     }
 
+    /// All who wait ahead of the first writer.
+    pub(super) fn readers(&self) -> impl Iterator<Item = &T> {
+        let writers = self.index.as_ref().and_then(|index| index.writers.first());
+        let end = writers.copied().unwrap_or(u64::MAX);
+        self.waiters.range(..end).map(|(_, waiter)| waiter)
+    }
+
     /// The first reader behind `number`, if no writer is ahead of it.
     pub(super) fn next_reader(&self, number: u64) -> Option<&T> {
         let index = self.index.as_ref()?;

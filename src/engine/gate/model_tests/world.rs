@@ -162,7 +162,8 @@ impl World {
     }
 
     pub(super) fn new_hold(&mut self, ticket: &Ticket) -> Arc<Hold> {
-        let origin = origin(ticket, self.number());
+        let mut origin = origin(ticket, self.number());
+        origin.lease = self.gate.lease_to_ask(ticket);
         Hold::trying(origin, self.now + RULES.command_timeout)
     }
 

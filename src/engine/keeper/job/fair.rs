@@ -85,7 +85,9 @@ impl QueuePlaces {
         }
         let (now, lost) = (core.now(), self.lost);
         let command = core.gates.with(names, |gate| {
-            gate.place_command(lost, |ticket| untried_hold(core, ticket, now))
+            gate.place_command(lost, |ticket| {
+                untried_hold(core, ticket, ticket.request.lease, now)
+            })
         });
         match command {
             // The ticket being tried may come back to the queue with its place.

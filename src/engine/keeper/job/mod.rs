@@ -51,6 +51,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::kind::{Kind, Try};
 use crate::engine::keeper::shared::Keeper;
 use crate::host::own;
+use crate::lease::LeaseMs;
 use crate::log::log;
 use crate::names::Names;
 use crate::script::Reply;
@@ -234,7 +235,8 @@ impl NameJob {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
                 let note = note_of(gate, &ticket, &core, since);
-                let (hold, command) = start_try(&core, &ticket, &[], note, since);
+                let (hold, command) =
+                    start_try(&core, &ticket, gate.lease_to_ask(&ticket), &[], note, since);
                 (ticket, hold, command)
             });
             let command = next.as_ref().map(|(_, _, command)| command.clone());
@@ -279,16 +281,17 @@ impl NameJob {
             };
             let finish_by = now + core.config.command_timeout;
             let beside = beside.into_iter().map(|ticket| {
-                let hold = ticket
-                    .unsettled()
-                    .unwrap_or_else(|| untried_hold(&core, &ticket, finish_by));
+                let hold = ticket.unsettled().unwrap_or_else(|| {
+                    untried_hold(&core, &ticket, ticket.request.lease, finish_by)
+                });
                 (ticket, hold)
             });
             let beside: Vec<_> = beside.collect();
+            let lease = gate.lease_to_ask(head);
             let starts = gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
                     Some(shared) => start_join(&core.keeper_fleet, shared, head),
-                    None => start_try(&core, head, &beside, note, now),
+                    None => start_try(&core, head, lease, &beside, note, now),
                 };
                 tried = Some(command.clone());
                 (hold, command)
@@ -603,6 +606,7 @@ fn note_of(gate: &mut Gate<Pending>, ticket: &Ticket, core: &Core, now: Moment) 
 fn start_try(
     core: &Core,
     ticket: &Arc<Ticket>,
+    lease: LeaseMs,
     beside: &[(Arc<Ticket>, Arc<Hold>)],
     note: Duration,
     now: Moment,
@@ -618,7 +622,7 @@ fn start_try(
             core.look_by(&hold, finish_by);
             hold
         }
-        None => new_hold(core, ticket, now),
+        None => new_hold(core, ticket, lease, now),
     };
     if ticket.may_have_place() {
         ticket.set_unsettled(Some(&hold));
