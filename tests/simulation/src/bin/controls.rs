@@ -116,8 +116,8 @@ const CONTROLS: [Control; 33] = [
     control(
         "validity counts from the send",
         "src/engine/gate/answers.rs",
-        "let term = request.lease.term(grant.sent_at);",
-        "let term = request.lease.term(now);",
+        "let term = hold.lease.term(grant.sent_at);",
+        "let term = hold.lease.term(now);",
     ),
     control(
         "a hold whose lease is over is lost",
