@@ -87,7 +87,7 @@ fn sources(folder: &Path) -> String {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             code.push_str(&sources(&path));
-        } else if !path.ends_with("blocking/mod.rs") {
+        } else if !path.ends_with("blocking.rs") {
             code.push_str(&fs::read_to_string(path).expect("a source"));
         }
     }

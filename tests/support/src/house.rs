@@ -60,7 +60,7 @@ impl House {
     pub fn repeated_names(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut names = self.defined(&["struct", "enum", "trait", "type"]);
         for files in names.values_mut() {
-            files.retain(|file| !file.starts_with("blocking/"));
+            files.retain(|file| *file != "blocking.rs");
         }
         names.retain(|_, files| files.len() > 1);
         names

@@ -12,9 +12,6 @@
     reason = "the errors are those of the async methods"
 )]
 
-mod latch;
-mod permits;
-
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,10 +30,10 @@ use crate::engine::keeper::start_thread;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
 use crate::lock::kinds::{AtQuorum, Fair, Fenced, LockKind, Reentrant, Simple, Spin};
-use crate::lock::kinds::{HasLevel, IsGuard, Read, Write};
-use crate::lock::{CountDownLatch, PermitExpirableSemaphore, Semaphore};
+use crate::lock::kinds::{HasLevel, IsGuard, Read, SemaphoreKind, Write};
+use crate::lock::{CountDownLatch, Permit, PermitExpirableSemaphore, PermitId, Semaphore};
 use crate::lock::{Ended, FencedGuard, GuardError, HoldView, Holder, InspectTarget, Ttl};
-use crate::lock::{ReadWriteLock, ReentrantLock, WriteGuard, release_after_run};
+use crate::lock::{ReadWriteLock, ReentrantLock, SemaphoreHandle, WriteGuard, release_after_run};
 
 /// A client, handle or guard whose async methods block the thread instead. Made by [`Client::connect`] and what comes from
 /// it, or [from](From) the async one.
@@ -106,6 +103,22 @@ impl<T> Blocking<T> {
     }
 }
 
+/// Methods that do what the async ones of this type and these names do. The first word is the function that gets what those
+/// return: one that blocks until a future ends, or `Blocking` itself for what is there at once.
+macro_rules! blocking {
+    ($how:ident $of:ident: $(
+        pub fn $name:ident(&$this:ident $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;
+    )+) => {$(
+        #[doc = concat!(
+            "As [`", stringify!($of), "::", stringify!($name), "`]",
+            "(crate", "::", stringify!($of), "::", stringify!($name), ")."
+        )]
+        pub fn $name(&$this $(, $arg: $type)*) $(-> $result)? {
+            $how($this.0.$name($($arg),*))
+        }
+    )+};
+}
+
 impl ClientBuilder {
     /// As [`connect`](Self::connect), on any thread.
     ///
@@ -113,7 +126,7 @@ impl ClientBuilder {
     ///
     /// As [`connect`](Self::connect), but for `NoRuntime`.
     pub fn connect_blocking(self) -> Result<Client, Error> {
-        wait(self.connect()).map(Blocking)
+        guard(self.connect())
     }
 }
 
@@ -124,7 +137,7 @@ impl QuorumBuilder {
     ///
     /// As [`connect`](Self::connect), but for `NoRuntime`.
     pub fn connect_blocking(self) -> Result<Quorum, Error> {
-        wait(self.connect()).map(Blocking)
+        guard(self.connect())
     }
 }
 
@@ -138,177 +151,70 @@ impl Blocking<crate::client::Client> {
         crate::client::Client::builder(url).connect_blocking()
     }
 
-    /// As [`Client::get_lock`](crate::Client::get_lock).
-    pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant> {
-        Blocking(self.0.get_lock(name))
+    blocking! { Blocking Client:
+        pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant>;
+        pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced>;
+        pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair>;
+        pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin>;
+        pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin>;
+        pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple>;
+        pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock>;
+        pub fn get_semaphore(&self, name: impl AsRef<str>) -> Blocking<Semaphore>;
+        pub fn get_permit_expirable_semaphore(&self, name: impl AsRef<str>) -> Blocking<PermitExpirableSemaphore>;
+        pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> Blocking<CountDownLatch>;
+        pub fn get_election(&self, name: impl AsRef<str>) -> Election;
+        pub fn new_owner(&self) -> Owner;
     }
 
-    /// As [`Client::get_fenced_lock`](crate::Client::get_fenced_lock).
-    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced> {
-        Blocking(self.0.get_fenced_lock(name))
-    }
-
-    /// As [`Client::get_fair_lock`](crate::Client::get_fair_lock).
-    pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair> {
-        Blocking(self.0.get_fair_lock(name))
-    }
-
-    /// As [`Client::get_spin_lock`](crate::Client::get_spin_lock).
-    pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin> {
-        Blocking(self.0.get_spin_lock(name))
-    }
-
-    /// As [`Client::get_spin_lock_with`](crate::Client::get_spin_lock_with).
-    pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin> {
-        Blocking(self.0.get_spin_lock_with(name, backoff))
-    }
-
-    /// As [`Client::get_simple_lock`](crate::Client::get_simple_lock).
-    pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple> {
-        Blocking(self.0.get_simple_lock(name))
-    }
-
-    /// As [`Client::get_read_write_lock`](crate::Client::get_read_write_lock).
-    pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock> {
-        Blocking(self.0.get_read_write_lock(name))
-    }
-
-    /// As [`Client::get_semaphore`](crate::Client::get_semaphore).
-    pub fn get_semaphore(&self, name: impl AsRef<str>) -> Blocking<Semaphore> {
-        Blocking(self.0.get_semaphore(name))
-    }
-
-    /// As [`Client::get_permit_expirable_semaphore`](crate::Client::get_permit_expirable_semaphore).
-    pub fn get_permit_expirable_semaphore(
-        &self,
-        name: impl AsRef<str>,
-    ) -> Blocking<PermitExpirableSemaphore> {
-        Blocking(self.0.get_permit_expirable_semaphore(name))
-    }
-
-    /// As [`Client::get_count_down_latch`](crate::Client::get_count_down_latch).
-    pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> Blocking<CountDownLatch> {
-        Blocking(self.0.get_count_down_latch(name))
-    }
-
-    /// As [`Client::get_election`](crate::Client::get_election).
-    pub fn get_election(&self, name: impl AsRef<str>) -> Election {
-        Blocking(self.0.get_election(name))
-    }
-
-    /// As [`Client::new_owner`](crate::Client::new_owner).
-    pub fn new_owner(&self) -> Owner {
-        Blocking(self.0.new_owner())
-    }
-
-    /// As [`Client::shutdown`](crate::Client::shutdown).
-    pub fn shutdown(&self, timeout: Duration) -> ShutdownReport {
-        block(self.0.shutdown(timeout))
-    }
-
-    /// As [`Client::shutting_down`](crate::Client::shutting_down).
-    pub fn shutting_down(&self) {
-        block(self.0.shutting_down());
+    blocking! { block Client:
+        pub fn shutdown(&self, timeout: Duration) -> ShutdownReport;
+        pub fn shutting_down(&self);
     }
 }
 
 impl Blocking<crate::lock::Owner> {
-    /// As [`Owner::get_lock`](crate::Owner::get_lock).
-    pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant> {
-        Blocking(self.0.get_lock(name))
-    }
-
-    /// As [`Owner::get_fenced_lock`](crate::Owner::get_fenced_lock).
-    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced> {
-        Blocking(self.0.get_fenced_lock(name))
-    }
-
-    /// As [`Owner::get_fair_lock`](crate::Owner::get_fair_lock).
-    pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair> {
-        Blocking(self.0.get_fair_lock(name))
-    }
-
-    /// As [`Owner::get_spin_lock`](crate::Owner::get_spin_lock).
-    pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin> {
-        Blocking(self.0.get_spin_lock(name))
-    }
-
-    /// As [`Owner::get_spin_lock_with`](crate::Owner::get_spin_lock_with).
-    pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin> {
-        Blocking(self.0.get_spin_lock_with(name, backoff))
-    }
-
-    /// As [`Owner::get_simple_lock`](crate::Owner::get_simple_lock).
-    pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple> {
-        Blocking(self.0.get_simple_lock(name))
-    }
-
-    /// As [`Owner::get_read_write_lock`](crate::Owner::get_read_write_lock).
-    pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock> {
-        Blocking(self.0.get_read_write_lock(name))
+    blocking! { Blocking Owner:
+        pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<Reentrant>;
+        pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<Fenced>;
+        pub fn get_fair_lock(&self, name: impl AsRef<str>) -> Handle<Fair>;
+        pub fn get_spin_lock(&self, name: impl AsRef<str>) -> Handle<Spin>;
+        pub fn get_spin_lock_with(&self, name: impl AsRef<str>, backoff: Backoff) -> Handle<Spin>;
+        pub fn get_simple_lock(&self, name: impl AsRef<str>) -> Handle<Simple>;
+        pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> Blocking<ReadWriteLock>;
     }
 }
 
 impl Blocking<ReadWriteLock> {
-    /// As [`ReadWriteLock::read_lock`](crate::ReadWriteLock::read_lock).
-    pub fn read_lock(&self) -> Handle<Read> {
-        Blocking(self.0.read_lock())
-    }
-
-    /// As [`ReadWriteLock::write_lock`](crate::ReadWriteLock::write_lock).
-    pub fn write_lock(&self) -> Handle<Write> {
-        Blocking(self.0.write_lock())
+    blocking! { Blocking ReadWriteLock:
+        pub fn read_lock(&self) -> Handle<Read>;
+        pub fn write_lock(&self) -> Handle<Write>;
     }
 }
 
 impl Blocking<crate::client::Quorum> {
-    /// As [`Quorum::get_lock`](crate::Quorum::get_lock).
-    pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>> {
-        Blocking(self.0.get_lock(name))
+    blocking! { Blocking Quorum:
+        pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>>;
+        pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>>;
+        pub fn new_owner(&self) -> QuorumOwner;
     }
 
-    /// As [`Quorum::get_fenced_lock`](crate::Quorum::get_fenced_lock).
-    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>> {
-        Blocking(self.0.get_fenced_lock(name))
-    }
-
-    /// As [`Quorum::new_owner`](crate::Quorum::new_owner).
-    pub fn new_owner(&self) -> QuorumOwner {
-        Blocking(self.0.new_owner())
-    }
-
-    /// As [`Quorum::shutdown`](crate::Quorum::shutdown).
-    pub fn shutdown(&self, timeout: Duration) -> ShutdownReport {
-        block(self.0.shutdown(timeout))
-    }
-
-    /// As [`Quorum::shutting_down`](crate::Quorum::shutting_down).
-    pub fn shutting_down(&self) {
-        block(self.0.shutting_down());
+    blocking! { block Quorum:
+        pub fn shutdown(&self, timeout: Duration) -> ShutdownReport;
+        pub fn shutting_down(&self);
     }
 }
 
 impl Blocking<crate::lock::QuorumOwner> {
-    /// As [`QuorumOwner::get_lock`](crate::QuorumOwner::get_lock).
-    pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>> {
-        Blocking(self.0.get_lock(name))
-    }
-
-    /// As [`QuorumOwner::get_fenced_lock`](crate::QuorumOwner::get_fenced_lock).
-    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>> {
-        Blocking(self.0.get_fenced_lock(name))
+    blocking! { Blocking QuorumOwner:
+        pub fn get_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Reentrant>>;
+        pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> Handle<AtQuorum<Fenced>>;
     }
 }
 
 impl<K: LockKind> Blocking<crate::lock::Handle<K>> {
-    /// As [`Handle::lock`](crate::Handle::lock).
-    pub fn lock(&self) -> Result<Blocking<K::Guard>, Error> {
-        wait(self.0.lock()).map(Blocking)
-    }
-
-    /// As [`Handle::lock_with_lease`](crate::Handle::lock_with_lease).
-    pub fn lock_with_lease(&self, lease: Duration) -> Result<Blocking<K::Guard>, Error> {
-        wait(self.0.lock_with_lease(lease)).map(Blocking)
+    blocking! { guard Handle:
+        pub fn lock(&self) -> Result<Blocking<K::Guard>, Error>;
+        pub fn lock_with_lease(&self, lease: Duration) -> Result<Blocking<K::Guard>, Error>;
     }
 
     /// As [`Handle::try_lock`](crate::Handle::try_lock).
@@ -346,36 +252,18 @@ impl<K: LockKind> Blocking<crate::lock::Handle<K>> {
         guard.map(|guard| run_under(guard, body)).transpose()
     }
 
-    /// As [`Handle::unlock`](crate::Handle::unlock).
-    pub fn unlock(&self) -> Result<(), Error> {
-        wait(self.0.unlock())
-    }
-
-    /// As [`Handle::is_locked`](crate::Handle::is_locked).
-    pub fn is_locked(&self) -> Result<bool, Error> {
-        wait(self.0.is_locked())
-    }
-
-    /// As [`Handle::remain_time_to_live`](crate::Handle::remain_time_to_live).
-    pub fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        wait(self.0.remain_time_to_live())
-    }
-
-    /// As [`Handle::force_unlock`](crate::Handle::force_unlock).
-    pub fn force_unlock(&self) -> Result<bool, Error> {
-        wait(self.0.force_unlock())
+    blocking! { wait Handle:
+        pub fn unlock(&self) -> Result<(), Error>;
+        pub fn is_locked(&self) -> Result<bool, Error>;
+        pub fn remain_time_to_live(&self) -> Result<Ttl, Error>;
+        pub fn force_unlock(&self) -> Result<bool, Error>;
     }
 }
 
 impl<K: LockKind<Target: InspectTarget>> Blocking<crate::lock::Handle<K>> {
-    /// As [`Handle::holders`](crate::Handle::holders).
-    pub fn holders(&self) -> Result<Vec<Holder>, Error> {
-        wait(self.0.holders())
-    }
-
-    /// As [`Handle::waiters`](crate::Handle::waiters).
-    pub fn waiters(&self) -> Result<u64, Error> {
-        wait(self.0.waiters())
+    blocking! { wait Handle:
+        pub fn holders(&self) -> Result<Vec<Holder>, Error>;
+        pub fn waiters(&self) -> Result<u64, Error>;
     }
 }
 
@@ -405,9 +293,8 @@ impl Blocking<crate::lock::Election> {
         }))
     }
 
-    /// As [`Election::leader`](crate::Election::leader).
-    pub fn leader(&self) -> Result<Option<Holder>, Error> {
-        wait(self.0.leader())
+    blocking! { wait Election:
+        pub fn leader(&self) -> Result<Option<Holder>, Error>;
     }
 }
 
@@ -473,19 +360,106 @@ impl<G: IsGuard> Blocking<G> {
 impl Blocking<WriteGuard> {
     /// As [`WriteGuard::downgrade`](crate::WriteGuard::downgrade).
     pub fn downgrade(self) -> Result<LockGuard, Error> {
-        wait(self.0.downgrade()).map(Blocking)
+        guard(self.0.downgrade())
     }
 }
 
 impl Blocking<HoldView> {
-    /// As [`HoldView::lost`](crate::HoldView::lost).
-    pub fn lost(&self) -> LostReason {
-        block(self.0.lost())
+    blocking! { block HoldView:
+        pub fn lost(&self) -> LostReason;
+        pub fn ended(&self) -> Ended;
+    }
+}
+
+impl<K: SemaphoreKind> Blocking<SemaphoreHandle<K>> {
+    /// As [`SemaphoreHandle::with_permits`](crate::SemaphoreHandle::with_permits).
+    pub fn with_permits(self, permits: u32) -> Self {
+        Self(self.0.with_permits(permits))
     }
 
-    /// As [`HoldView::ended`](crate::HoldView::ended).
-    pub fn ended(&self) -> Ended {
-        block(self.0.ended())
+    blocking! { guard SemaphoreHandle:
+        pub fn acquire(&self) -> Result<Blocking<Permit>, Error>;
+        pub fn acquire_many(&self, permits: u32) -> Result<Blocking<Permit>, Error>;
+    }
+
+    blocking! { wait SemaphoreHandle:
+        pub fn holders(&self) -> Result<Vec<Holder>, Error>;
+        pub fn waiters(&self) -> Result<u64, Error>;
+        pub fn available_permits(&self) -> Result<i64, Error>;
+        pub fn try_set_permits(&self, permits: u32) -> Result<bool, Error>;
+        pub fn add_permits(&self, permits: i32) -> Result<(), Error>;
+        pub fn delete(&self) -> Result<bool, Error>;
+    }
+
+    /// As [`SemaphoreHandle::try_acquire`](crate::SemaphoreHandle::try_acquire).
+    pub fn try_acquire(
+        &self,
+        wait: Duration,
+        lease: impl Into<Lease>,
+    ) -> Result<Option<Blocking<Permit>>, Error> {
+        let got = self::wait(self.0.try_acquire(wait, lease))?;
+        Ok(got.map(Blocking))
+    }
+
+    /// As [`SemaphoreHandle::try_acquire_many`](crate::SemaphoreHandle::try_acquire_many).
+    pub fn try_acquire_many(
+        &self,
+        permits: u32,
+        wait: Duration,
+        lease: impl Into<Lease>,
+    ) -> Result<Option<Blocking<Permit>>, Error> {
+        let got = self::wait(self.0.try_acquire_many(permits, wait, lease))?;
+        Ok(got.map(Blocking))
+    }
+
+    /// Runs `body` with a permit. A body that blocks cannot be cancelled: it has to [`check`](crate::Permit::check) before
+    /// what needs the permit.
+    ///
+    /// # Errors
+    ///
+    /// As [`SemaphoreHandle::run`](crate::SemaphoreHandle::run): [`Error::Lost`] also when the permit was lost while the
+    /// body ran.
+    pub fn run<T>(&self, body: impl FnOnce(&Blocking<Permit>) -> T) -> Result<T, Error> {
+        run_under(self.acquire()?, body)
+    }
+}
+
+impl Blocking<PermitExpirableSemaphore> {
+    blocking! { wait PermitExpirableSemaphore:
+        pub fn total_permits(&self) -> Result<i64, Error>;
+        pub fn acquired_permits(&self) -> Result<u64, Error>;
+        pub fn set_permits(&self, permits: u32) -> Result<(), Error>;
+        pub fn release_permit(&self, id: PermitId) -> Result<bool, Error>;
+    }
+}
+
+impl Blocking<Permit> {
+    /// As [`Permit::release`](crate::Permit::release).
+    pub fn release(self) -> Result<(), Error> {
+        wait(self.0.release())
+    }
+
+    /// As [`Permit::forget`](crate::Permit::forget).
+    pub fn forget(self) -> Result<(), Error> {
+        wait(self.0.forget())
+    }
+}
+
+impl Blocking<CountDownLatch> {
+    blocking! { wait CountDownLatch:
+        pub fn try_set_count(&self, count: u32) -> Result<bool, Error>;
+        pub fn count_down(&self) -> Result<u64, Error>;
+        pub fn count(&self) -> Result<u64, Error>;
+        pub fn wait(&self) -> Result<(), Error>;
+        pub fn delete(&self) -> Result<bool, Error>;
+    }
+
+    /// As [`wait`](Self::wait), for at most `limit`. Returns false if no answer said within it that the latch is open.
+    pub fn wait_within(&self, limit: Duration) -> Result<bool, Error> {
+        match within(Some(self.0.timers()), limit, self.0.wait()) {
+            Some(waited) => waited.map(|()| true),
+            None => Ok(false),
+        }
     }
 }
 
@@ -506,6 +480,11 @@ fn wait<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     block(future)
 }
 
+/// As [`wait`], for a guard.
+fn guard<T>(future: impl Future<Output = Result<T, Error>>) -> Result<Blocking<T>, Error> {
+    wait(future).map(Blocking)
+}
+
 /// The runtime of the process. Its thread ends with the process.
 fn the_runtime() -> Result<runtime::Handle, Error> {
     static RUNTIME: Mutex<Option<runtime::Handle>> = Mutex::new(None);
@@ -520,19 +499,11 @@ fn the_runtime() -> Result<runtime::Handle, Error> {
 
 /// Blocks until `future` ends, for at most `limit` by the client's clock.
 fn within<F: Future>(timers: Option<Timers>, limit: Duration, future: F) -> Option<F::Output> {
-    let over = async {
-        match timers {
-            Some(timers) => timers.sleep(limit).await,
-            None => std::future::pending().await,
-        }
+    let Some(timers) = timers else {
+        return Some(block(future));
     };
-    block(async {
-        tokio::select! {
-            biased;
-            output = future => Some(output),
-            () = over => None,
-        }
-    })
+    let end = timers.clock().now() + limit;
+    block(timers.until(end, future))
 }
 
 fn block<F: Future>(future: F) -> F::Output {
