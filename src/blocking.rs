@@ -4,10 +4,6 @@
 //! polls the future itself, and parks in between. What drives the connections is the runtime of one thread, which is made
 //! at the first use and serves the whole process from then on.
 #![expect(
-    clippy::must_use_candidate,
-    reason = "some calls are made only to wait"
-)]
-#![expect(
     clippy::missing_errors_doc,
     reason = "the errors are those of the async methods"
 )]

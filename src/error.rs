@@ -367,10 +367,10 @@ impl Error {
         }
     }
 
-    /// Something was sent before, in the same call.
-    pub(crate) fn after_a_send(mut self) -> Self {
+    /// Something `was_sent` before, in the same call.
+    pub(crate) fn after_a_send(mut self, was_sent: bool) -> Self {
         if let Self::Unavailable { sent, .. } = &mut self {
-            *sent = true;
+            *sent |= was_sent;
         }
         self
     }

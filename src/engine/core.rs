@@ -44,12 +44,10 @@ pub(crate) enum Mail {
     Watch(Arc<Names>),
     /// Complete the last release of this hold.
     Release(Arc<Hold>),
-    /// Write the count of this hold, or its downgrade.
-    Write(Arc<Hold>),
+    /// Write the count of this hold, or its downgrade, at that time.
+    Write(Arc<Hold>, Moment),
     /// The same, once this write of a count is over, which its caller dropped.
     WriteBehind(Arc<Hold>, Option<u32>, Pending),
-    /// Downgrade this hold at that time.
-    Downgrade(Arc<Hold>, Moment),
     /// Complete the attempt or the release of this hold, which may be overdue.
     Finish(Arc<Hold>),
     /// Clean up after this hold, which is lost already.
@@ -301,7 +299,7 @@ impl Core {
         }
         for (hold, moment) in &work.downgrades {
             if hold.with(HoldState::write_is_due) {
-                self.post(Mail::Downgrade(Arc::clone(hold), *moment));
+                self.post(Mail::Write(Arc::clone(hold), *moment));
             }
         }
         for hold in &work.looks {
@@ -397,10 +395,10 @@ impl Core {
     /// Cleans up after a loss. The first call for a hold does the work; later ones change nothing.
     pub(crate) fn clean_up_lost(&self, hold: &Arc<Hold>, reason: LostReason) {
         let names = hold.kind.names();
-        let (first, held) = if hold.shared_hold().is_some() {
+        let (first, mut held) = if hold.shared_hold().is_some() {
             (self.clean_up_lost_read(hold), vec![Arc::clone(hold)])
         } else {
-            let (first, reads) = self.at(names, self.now(), |gate, effects| {
+            let (first, mut reads) = self.at(names, self.now(), |gate, effects| {
                 let reads = gate.reads_of(hold);
                 let mut is_left = false;
                 for read in &reads {
@@ -422,22 +420,18 @@ impl Core {
             for read in &reads {
                 self.schedule.forget(read);
             }
-            let has_reads = hold.kind.commands.has_reads();
-            (
-                first,
-                if has_reads {
-                    reads
-                } else {
-                    vec![Arc::clone(hold)]
-                },
-            )
+            if !hold.kind.commands.has_reads() {
+                reads.push(Arc::clone(hold));
+            }
+            (first, reads)
         };
         if !first {
             return;
         }
         self.schedule.forget(hold);
-        let (left, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|hold| hold.is_abandoned());
-        if held.is_empty() && !left.is_empty() {
+        let was_left = held.iter().any(|hold| hold.is_abandoned());
+        held.retain(|hold| !hold.is_abandoned());
+        if held.is_empty() && was_left {
             // Nobody had it any more.
             return;
         }
@@ -613,9 +607,16 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
         }),
         Reply::Gone => Answered::Missing,
         Reply::Busy(ttl) => Answered::Busy(ttl),
-        Reply::WrongType => Answered::Rejected(Error::wrong_type()),
-        Reply::TokenTooLarge => Answered::Rejected(Error::fencing_token_too_large()),
-        _ => Answered::Rejected(Failure::strange_reply().into()),
+        refusal => Answered::Rejected(error_of(refusal)),
+    }
+}
+
+/// The error of a reply that is none of those a call expects.
+pub(crate) fn error_of(reply: Reply) -> Error {
+    match reply {
+        Reply::WrongType => Error::wrong_type(),
+        Reply::TokenTooLarge => Error::fencing_token_too_large(),
+        _ => Failure::strange_reply().into(),
     }
 }
 

@@ -13,14 +13,14 @@ use tracing::Instrument;
 use tracing::field::Empty;
 use uuid::Uuid;
 
-use super::command::{ask, tell};
 use super::guard::{IsGuard, LockGuard, sealed};
 use super::object::{Lock, LockInfo, Ttl, run_under};
 use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, HANDLE, acquire, request};
+use crate::engine::caller::ask::{ask, tell};
 use crate::engine::caller::{enter, release};
-use crate::engine::core::Core;
+use crate::engine::core::{Core, error_of};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::{HeldLevel, OwnerState};
 use crate::engine::hold::state::HoldState;
@@ -590,7 +590,6 @@ impl LockTarget for LockOfClient {
         let reply = tell(core, call).await?;
         match reply {
             Reply::Gone => Ok(false),
-            Reply::WrongType => Err(Error::wrong_type()),
             // The number of a hold of this client that it ended; no hold has the number 0.
             Reply::Done(own) | Reply::Unheard(own) => {
                 if matches!(reply, Reply::Unheard(_)) {
@@ -604,7 +603,7 @@ impl LockTarget for LockOfClient {
                 }
                 Ok(true)
             }
-            _ => Err(Failure::strange_reply().into()),
+            refusal => Err(error_of(refusal)),
         }
     }
 }

@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use redis::{FromRedisValue, Value};
 use uuid::Uuid;
 
-use super::command::asked;
 use super::handle::{Handle, LockKind, LockOfClient, LockTarget};
 use super::kinds::permits::PermitId;
 use crate::backend::Failure;
 use crate::config::is_label;
+use crate::engine::caller::ask::asked;
 use crate::engine::core::Core;
 use crate::engine::hold::kind::{Kind, Sharing};
 use crate::error::Error;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{ask, open_fleet, tell};
 use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
-use crate::engine::core::{Core, Mail};
+use crate::engine::caller::ask::{ask, open_fleet, tell};
+use crate::engine::core::{Core, Mail, error_of};
 use crate::engine::keeper::Engine;
 use crate::error::Error;
 use crate::names::{Family, Names};
@@ -154,7 +154,7 @@ impl CountDownLatch {
             let call = LATCH_LOOK.on(self.names()?).arg("count");
             match ask(self.core(), call).await? {
                 Reply::Done(count) => Ok(count),
-                reply => Err(not_done(reply)),
+                refusal => Err(error_of(refusal)),
             }
         };
         self.about(asked.await)
@@ -229,7 +229,7 @@ impl CountDownLatch {
                 self.core().warn_wake_up_denied(self.names()?);
                 Ok(number)
             }
-            reply => Err(not_done(reply)),
+            refusal => Err(error_of(refusal)),
         }
     }
 
@@ -294,16 +294,9 @@ impl CountDownLatch {
 
 /// The error of a call: if a command may have counted, one that says so.
 fn after_a_send(unclear: Option<Failure>, error: Error) -> Error {
+    let was_sent = unclear.is_some();
     match (unclear, error) {
-        (None, error) => error,
-        (Some(failure), Error::Closed) => Error::from(failure).after_a_send(),
-        (Some(_), error) => error.after_a_send(),
-    }
-}
-
-fn not_done(reply: Reply) -> Error {
-    match reply {
-        Reply::WrongType => Error::wrong_type(),
-        _ => Failure::strange_reply().into(),
+        (Some(failure), Error::Closed) => Error::from(failure).after_a_send(true),
+        (_, error) => error.after_a_send(was_sent),
     }
 }

@@ -3,10 +3,8 @@
 //! From the ground up: a view of a hold ([`view`]), a level of it ([`guard`]), what every lock can do ([`object`]),
 //! handles and the lock of a client ([`handle`]), who holds a lock and who waits ([`inspect`]), the [`kinds`], owners
 //! ([`owner`]), elections ([`election`]). A level of a hold of [`several`] locks has a level of each, as in a [`multi`] lock
-//! or at a [`quorum`]. A [`semaphore`] has permits instead, and a [`latch`] has nothing to hold. [`command`] sends what is no
-//! part of a hold.
+//! or at a [`quorum`]. A [`semaphore`] has permits instead, and a [`latch`] has nothing to hold.
 
-mod command;
 mod election;
 mod guard;
 mod handle;

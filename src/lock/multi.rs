@@ -34,6 +34,7 @@ use super::object::{Lock, LockInfo, Ttl};
 use super::several::{CompositeLevel, LONGEST_PAUSE, MOST, Pauses};
 use crate::backend::{Failure, Timers};
 use crate::clock::{Clock, Moment};
+use crate::engine::gate::ticket::GRACE;
 use crate::error::{Error, SetError};
 use crate::lease::Lease;
 
@@ -274,7 +275,7 @@ impl LockTarget for Arc<Set> {
         let lease = lease
             .of_several()
             .map_err(|problem| Error::from(problem).about(self.name()))?;
-        acquire(self, wait, lease).await
+        AcquireAll::new(self, wait, lease).run().await
     }
 
     async fn unlock(&self) -> Result<(), Error> {
@@ -317,39 +318,12 @@ fn any(answers: Vec<Result<bool, Error>>) -> Result<bool, Error> {
 /// the background would.
 const LATE_ANSWERS: Duration = Duration::from_millis(10);
 
-/// How much later than its wait an acquire may return.
-const GRACE: Duration = Duration::from_millis(25);
-
 /// How often a round may lose locks before it has all. After that the lease is too short for the distance to Redis.
 const MOST_LOSSES: u32 = 3;
 
 /// One of so many refused rounds at the first lock leads to a busy one: the first, so a lock that is held for long is waited
 /// for. A round at a busy lock must take less than so many times as long as one at the first, and takes about as long.
 const ROUNDS_AT_FIRST: u32 = 4;
-
-/// Takes all of `set`; `None` when one stayed busy. Without `wait` it waits without a limit.
-async fn acquire(
-    set: &Set,
-    wait: Option<Duration>,
-    lease: Lease,
-) -> Result<Option<LockGuard>, Error> {
-    // Its locks end their waits by that clock, too, which a test may stop.
-    let clock = set.info.timers.as_ref().map(Timers::clock);
-    let clock = clock.unwrap_or_else(Clock::system);
-    let since = clock.now();
-    let mut acquire = AcquireAll {
-        set,
-        lease,
-        end: wait.map(|wait| since + wait),
-        hard_end: wait.map(|wait| since + wait.max(set.command_timeout()) + GRACE),
-        clock,
-        timers: set.info.timers.clone(),
-        pauses: Pauses::new(),
-        losses: 0,
-        refused_at_first: 0,
-    };
-    acquire.run().await
-}
 
 struct AcquireAll<'a> {
     set: &'a Set,
@@ -386,7 +360,27 @@ impl RoundFailure {
     }
 }
 
-impl AcquireAll<'_> {
+impl<'a> AcquireAll<'a> {
+    /// Without `wait` it waits without a limit.
+    fn new(set: &'a Set, wait: Option<Duration>, lease: Lease) -> Self {
+        // Its locks end their waits by that clock, too, which a test may stop.
+        let clock = set.info.timers.as_ref().map(Timers::clock);
+        let clock = clock.unwrap_or_else(Clock::system);
+        let since = clock.now();
+        Self {
+            set,
+            lease,
+            end: wait.map(|wait| since + wait),
+            hard_end: wait.map(|wait| since + wait.max(set.command_timeout()) + GRACE),
+            clock,
+            timers: set.info.timers.clone(),
+            pauses: Pauses::new(),
+            losses: 0,
+            refused_at_first: 0,
+        }
+    }
+
+    /// Takes all of the set; `None` when one stayed busy.
     async fn run(&mut self) -> Result<Option<LockGuard>, Error> {
         let mut place = self.set.first;
         loop {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::command::{ask, tell};
 use super::guard::{HasLevel, LockGuard};
 use super::handle::{LockOfClient, LockTarget};
 use super::inspect::{Holder, InspectTarget, holders_of_permits};
@@ -18,6 +17,8 @@ use super::kinds::{Counting, Expirable, SemaphoreKind};
 use super::object::run_under;
 use super::view::HoldView;
 use crate::backend::Failure;
+use crate::engine::caller::ask::{ask, tell};
+use crate::engine::core::error_of;
 use crate::engine::hold::kind::{Kind, KindCommands};
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
@@ -381,8 +382,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
             match ask(self.target.core(), call).await? {
                 Reply::Done(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
                 Reply::DoneNegative(number) => Ok(i64::try_from(number).map_or(i64::MIN, |n| -n)),
-                Reply::WrongType => Err(Error::wrong_type()),
-                _ => Err(Failure::strange_reply().into()),
+                refusal => Err(error_of(refusal)),
             }
         };
         self.about(asked.await)
@@ -399,14 +399,13 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
             };
             match reply {
                 Reply::Done(changed) => Ok(changed > 0),
-                Reply::WrongType => Err(Error::wrong_type()),
                 Reply::OutOfRange(size) => {
                     let size = i64::try_from(size).unwrap_or(i64::MAX);
                     let given = size.saturating_mul(permits.signum());
                     Error::check_count(given, -MOST_PERMITS..=MOST_PERMITS)?;
-                    Err(Failure::strange_reply().into())
+                    Err(error_of(reply))
                 }
-                _ => Err(Failure::strange_reply().into()),
+                refusal => Err(error_of(refusal)),
             }
         };
         self.about(changed.await)
@@ -477,7 +476,7 @@ impl PermitExpirableSemaphore {
             match tell(self.target.core(), call).await? {
                 Reply::Gone => Ok(false),
                 Reply::Woke(_) | Reply::Done(_) | Reply::Unheard(_) => Ok(true),
-                _ => Err(Failure::strange_reply().into()),
+                refusal => Err(error_of(refusal)),
             }
         };
         self.about(released.await)

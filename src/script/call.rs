@@ -124,15 +124,17 @@ pub(crate) struct Call<'a> {
     keys: usize,
     /// Room for every call about one hold. Calls about several are rare.
     args: SmallVec<[Arg<'a>; 6]>,
-    target: Target,
+    pub(crate) target: Target,
     publishes: bool,
     /// Its first argument, and what it is where channels belong to slots.
     by_channels: Option<[&'static str; 2]>,
-    order: Order,
+    pub(crate) order: Order,
     starts: Option<&'a dyn Startable>,
-    verifies: bool,
-    turn: Turn,
-    patient: bool,
+    /// It asks whether a hold exists, and changes nothing but its lease.
+    pub(crate) verifies: bool,
+    pub(crate) turn: Turn,
+    /// It goes on waiting while there is no connection.
+    pub(crate) patient: bool,
 }
 
 /// Which commands go first where several wait for a connection.
@@ -280,7 +282,6 @@ impl<'a> Call<'a> {
         Self { starts, ..self }
     }
 
-    /// It asks whether a hold exists, and changes nothing but its lease.
     pub(crate) fn verifies(self) -> Self {
         let verifies = true;
         Self { verifies, ..self }
@@ -292,7 +293,7 @@ impl<'a> Call<'a> {
         Self { turn, ..self }
     }
 
-    /// It is the first try of a caller; a `patient` one goes on waiting while there is no connection.
+    /// It is the first try of a caller.
     pub(crate) fn of_new_caller(self, patient: bool) -> Self {
         let turn = Turn::New;
         Self {
@@ -302,29 +303,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(crate) fn turn(&self) -> Turn {
-        self.turn
-    }
-
-    pub(crate) fn is_patient(&self) -> bool {
-        self.patient
-    }
-
     /// The file of its script, or the command.
     pub(crate) fn name(&self) -> &'static str {
         self.script.map_or(self.command, |script| script.file)
-    }
-
-    pub(crate) fn target(&self) -> Target {
-        self.target
-    }
-
-    pub(crate) fn order(&self) -> Order {
-        self.order
-    }
-
-    pub(crate) fn is_verification(&self) -> bool {
-        self.verifies
     }
 
     /// If it starts a hold: the command that asks whether others have the lock. A script is sent as its text.

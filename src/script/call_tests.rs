@@ -85,10 +85,10 @@ fn what_does_not_publish_is_sent_alike_to_all() {
 #[test]
 fn a_call_on_a_lock_is_for_the_node_that_has_it() {
     let names = names();
-    assert_eq!(Call::ping().target(), Target::Any);
+    assert_eq!(Call::ping().target, Target::Any);
     assert_ne!(names.target(), Target::Any);
-    assert_eq!(Call::ping().lock(&names).target(), names.target());
-    assert_eq!(Call::ping().for_node_of(&names).target(), names.target());
+    assert_eq!(Call::ping().lock(&names).target, names.target());
+    assert_eq!(Call::ping().for_node_of(&names).target, names.target());
 }
 
 struct OnePttl;
@@ -102,9 +102,9 @@ impl Startable for OnePttl {
 #[test]
 fn what_replicas_must_have_says_so_and_what_starts_a_hold_can_look_first() {
     let call = || Call::script(&ACQUIRE);
-    assert_eq!(call().order(), Order::Free);
-    assert_eq!(call().in_order().order(), Order::Kept);
-    assert_eq!(call().acknowledged().order(), Order::Acknowledged);
+    assert_eq!(call().order, Order::Free);
+    assert_eq!(call().in_order().order, Order::Kept);
+    assert_eq!(call().acknowledged().order, Order::Acknowledged);
     assert!(call().look().is_none());
     let look = call().starts(&OnePttl).look().unwrap();
     assert_eq!(words(&look), words(OnePttl.look().encode().cmd()));

@@ -172,15 +172,15 @@ impl Pending {
         reason = "what the call borrows is free again"
     )]
     pub(crate) fn start(fleet: &Arc<Fleet>, call: Call<'_>) -> Self {
-        let route = match fleet.route(call.target()) {
+        let route = match fleet.route(call.target) {
             Ok(route) => route,
             Err(failure) => return Self::unsent(fleet, failure),
         };
         let lane = Arc::clone(&route.lane);
         let timer = fleet.config.metrics.command(call.name());
-        let (turn, patient) = (call.turn(), call.is_patient());
+        let (turn, patient) = (call.turn, call.patient);
         if let Some(acks) = &route.acks
-            && call.order() != Order::Free
+            && call.order != Order::Free
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));

@@ -129,12 +129,12 @@ impl AckCommand {
         Self {
             call: call.encode(),
             text: None,
-            order: call.order(),
-            target: call.target(),
+            order: call.order,
+            target: call.target,
             look: call.look(),
-            verifies: call.is_verification(),
+            verifies: call.verifies,
             asking: false,
-            lane: match call.target() {
+            lane: match call.target {
                 Target::Slot(slot) => slot.index() % LANES,
                 Target::Any | Target::None => 0,
             },

@@ -24,11 +24,8 @@ use parking_lot::Mutex;
 use scopeguard::defer;
 
 use crate::backend::failure::Failure;
+use crate::clock::nanos;
 use crate::script::Turn;
-
-fn in_nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// How many commands may be on a connection: fewer than redis-rs queues, so that a ping has room beside them.
 const MOST: u16 = 768;
@@ -128,7 +125,7 @@ impl Window {
         Self {
             places: AtomicU64::new(Places::NONE.packed()),
             fastest: AtomicU64::new(u64::MAX),
-            slower: in_nanos(command_timeout / 4),
+            slower: nanos(command_timeout / 4),
             grows_fast: AtomicBool::new(true),
             paused: AtomicBool::new(false),
             others: AtomicUsize::new(usize::MAX),
@@ -262,7 +259,7 @@ impl Window {
     /// Whether an answer took too long on a connection with so many places.
     fn is_slow(&self, took: Duration, all: u16) -> bool {
         // Relaxed: numbers that stand for themselves, and a few answers more or less count little.
-        let took = in_nanos(took);
+        let took = nanos(took);
         let fastest = self.fastest.fetch_min(took, Ordering::Relaxed).min(took);
         if took < fastest.saturating_add(self.slower) {
             return false;

@@ -141,7 +141,7 @@ fn begin_measured(
         Ok(FirstStep::Asked(..)) => {}
         Err(_) => is_over(core, &metrics, since, "failed"),
     });
-    begun.map_err(move |error| if sent { error.after_a_send() } else { error })
+    begun.map_err(move |error| error.after_a_send(sent))
 }
 
 /// Reports the end of an acquire to metrics, and to its span.
@@ -190,16 +190,16 @@ fn begin(
         let arrived = waiting.pass_gate(&fleet, now)?;
         drop(fleet);
         let queued = match arrived {
-            (Arrival::First(pending), Some(hold)) => {
+            Arrival::First(hold, pending) => {
                 waiting.first_try(&hold, pending).await;
                 !waiting.ticket.is_decided()
             }
-            (Arrival::Join(hold, pending), _) => {
+            Arrival::Join(hold, pending) => {
                 Box::pin(waiting.join(&hold, pending)).await;
                 !waiting.ticket.is_decided()
             }
-            (Arrival::Decided(_), _) => false,
-            (Arrival::First(_) | Arrival::Queued, _) => true,
+            Arrival::Decided(_) => false,
+            Arrival::Queued => true,
         };
         Ok(FirstStep::Asked(waiting, queued))
     }
@@ -297,14 +297,9 @@ impl Waiting<'_> {
         is_over(self.core, &request.kind.metrics, request.since, outcome);
     }
 
-    /// Passes the gate: returns where the ticket is now, and the attempt if the caller sends it.
-    fn pass_gate(
-        &self,
-        fleet: &Arc<Fleet>,
-        now: Moment,
-    ) -> Result<(Arrival<Pending>, Option<Arc<Hold>>), Error> {
+    /// Passes the gate: returns where the ticket is now, and what the caller sends.
+    fn pass_gate(&self, fleet: &Arc<Fleet>, now: Moment) -> Result<Arrival<Pending>, Error> {
         let (core, ticket) = (self.core, &self.ticket);
-        let mut attempt = None;
         let arrival = core.at(ticket.request.kind.names(), now, |gate, effects| {
             let arrival = gate.arrive(ticket, effects, |shared| {
                 if let Some(shared) = shared {
@@ -312,14 +307,9 @@ impl Waiting<'_> {
                 }
                 let hold = new_hold(core, ticket, ticket.request.lease, now);
                 // The keeper asks for places in Redis' queue, in the order of arrival.
-                let first = Try {
-                    waits: false,
-                    note: Duration::ZERO,
-                };
-                let call = hold.kind.acquire(&hold.id, hold.lease, first);
+                let call = hold.kind.acquire(&hold.id, hold.lease, Try::ONCE);
                 let patient = ticket.request.patience != Patience::Once;
                 let pending = Pending::start(fleet, call.of_new_caller(patient));
-                attempt = Some(Arc::clone(&hold));
                 (hold, pending)
             });
             if let Arrival::Decided(verdict) = &arrival {
@@ -331,7 +321,7 @@ impl Waiting<'_> {
         if core.is_closing() {
             return Err(Error::Closed);
         }
-        Ok((arrival, attempt))
+        Ok(arrival)
     }
 
     /// Sends the first try. After it the ticket is decided or queued. It has no timer: the keeper ends an overdue try.
@@ -407,11 +397,7 @@ impl Waiting<'_> {
         if let Some(refused) = self.ticket.take_refused().filter(|_| !core.is_closing()) {
             let _ = core.backend.timers().until(end, refused.ended()).await;
         }
-        if self.ticket.was_sent() {
-            error.after_a_send()
-        } else {
-            *error
-        }
+        error.after_a_send(self.ticket.was_sent())
     }
 
     async fn for_a_time(&self) -> Verdict {

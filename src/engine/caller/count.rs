@@ -88,7 +88,8 @@ impl Drop for Writing<'_> {
             .hold
             .with(|state| state.write_ends(count, acknowledged))
         {
-            self.core.post(Mail::Write(Arc::clone(self.hold)));
+            let hold = Arc::clone(self.hold);
+            self.core.post(Mail::Write(hold, Moment::default()));
         }
     }
 }

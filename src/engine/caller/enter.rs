@@ -13,19 +13,20 @@ use std::time::Duration;
 
 use scopeguard::{ScopeGuard, guard};
 
+use super::ask::ask_again;
 use super::count::Writing;
 use super::release::{drop_level, give_back};
-use crate::backend::{CommandResult, Failure, Pending};
+use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
 use crate::clock::Moment;
-use crate::engine::core::Core;
+use crate::engine::core::{Core, error_of};
 use crate::engine::gate::ticket::{GRACE, Patience, Request};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::NoEntry;
 use crate::error::{Error, LostReason};
-use crate::lease::{LeaseMs, Term};
+use crate::lease::Term;
 use crate::script::Reply;
 
 /// A new level, which is given back unless it is taken out.
@@ -94,8 +95,7 @@ pub(crate) async fn enter_beside(
         gate.read_beside(own, request, number, term, effects)
     });
     let Some(read) = read else {
-        let lost = own.lost_reason(core.now());
-        return lost.map_or(Ok(None), |reason| Err(Error::lost(reason)));
+        return own.check(core.now()).map(|()| None);
     };
     let entered = new_level(core, request.entered(Arc::clone(&read)));
     let shared = read.in_redis();
@@ -161,7 +161,7 @@ pub(crate) async fn write(
 ) -> Result<(), Error> {
     let mut sent = false;
     let written = repeat(core, hold, request, count, &mut sent).await;
-    written.map_err(|error| if sent { error.after_a_send() } else { error })
+    written.map_err(|error| error.after_a_send(sent))
 }
 
 /// The same. Sets `sent` when a try that failed was, or may have been, sent.
@@ -211,9 +211,7 @@ async fn repeat(
         }
         let timers = core.backend.timers();
         timers.sleep(delays.step().min(left)).await;
-        if let Some(reason) = hold.lost_reason(core.now()) {
-            return Err(Error::lost(reason));
-        }
+        hold.check(core.now())?;
     }
 }
 
@@ -254,13 +252,10 @@ async fn send(
                 hold.keep_token(token);
             }
             prolong(core, hold, lease.term(answer.sent_at));
-            let lost = hold.lost_reason(core.now());
-            lost.map_or(Ok(None), |reason| Err(Error::lost(reason)))
+            hold.check(core.now()).map(|()| None)
         }
         Reply::Gone => Err(missing(core, hold)),
-        Reply::WrongType => Err(Error::wrong_type()),
-        Reply::TokenTooLarge => Err(Error::fencing_token_too_large()),
-        _ => Err(Failure::strange_reply().into()),
+        refusal => Err(error_of(refusal)),
     }
 }
 
@@ -276,46 +271,24 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
     }
 }
 
-/// Asks Redis whether the hold exists. Asks a second time if the connection was cut, all within one command time-out.
+/// Asks Redis whether the hold exists.
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
     let hold = hold.in_redis();
-    let end = core.now() + core.config.command_timeout;
-    let (mut renewed, mut outcome) = ask_once(core, hold, end).await?;
-    let mut sent = false;
-    if let Err(failure) = &outcome
-        && failure.is_of_connection()
-        && core.now() < end
-    {
-        sent = !failure.was_not_sent();
-        (renewed, outcome) = ask_once(core, hold, end).await?;
-    }
-    let answer = outcome.map_err(|failure| {
-        let error = Error::from(failure);
-        if sent { error.after_a_send() } else { error }
-    })?;
+    let mut renewed = None;
+    let answer = ask_again(core, |fleet| {
+        let written;
+        (renewed, written) = core.vouched(hold);
+        Pending::start(fleet, hold.kind.verify(&hold.id, written))
+    });
+    let answer = answer.await?;
     match answer.reply.found() {
         Some(true) => {
             let now = core.now();
             hold.with(|state| state.found(renewed, answer.sent_at, now));
             core.look_in_time(hold, now);
-            match hold.lost_reason(core.now()) {
-                Some(reason) => Err(Error::lost(reason)),
-                None => Ok(()),
-            }
+            hold.check(core.now())
         }
         Some(false) => Err(missing(core, hold)),
         None => Err(Failure::strange_reply().into()),
     }
-}
-
-async fn ask_once(
-    core: &Core,
-    hold: &Hold,
-    end: Moment,
-) -> Result<(Option<LeaseMs>, CommandResult), Error> {
-    let fleet = core.backend.callers_fleet()?;
-    let (renewed, written) = core.vouched(hold);
-    let pending = Pending::start(&fleet, hold.kind.verify(&hold.id, written));
-    let limit = core.config.command_timeout;
-    Ok((renewed, pending.until(limit, end).await))
 }

@@ -66,7 +66,9 @@ enum ReleaseStart<'a> {
 fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     let hold = &entered.hold;
     if let Err(closed) = core.check_open() {
-        return ReleaseStart::Over(Err(why_closed(core, hold, closed)));
+        // That the hold was lost says more.
+        let lost = hold.check(core.now());
+        return ReleaseStart::Over(lost.and(Err(closed)));
     }
     let since = core.now();
     let deadline = since + core.config.command_timeout;
@@ -94,14 +96,6 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
         return ReleaseStart::Over(Ok(()));
     };
     ReleaseStart::Slow(write(core, hold, count, fleet, deadline).boxed())
-}
-
-/// The error of a closed client: that the hold was lost, if it was.
-fn why_closed(core: &Core, hold: &Hold, closed: Error) -> Error {
-    match hold.lost_reason(core.now()) {
-        Some(reason) => Error::lost(reason),
-        None => closed,
-    }
 }
 
 /// Gives a level back without waiting.
@@ -179,10 +173,7 @@ async fn write(
         }
     }
     // A hold that was lost during the write is lost. A hold that its other levels ended is not.
-    match hold.lost_reason(core.now()) {
-        Some(reason) => Err(Error::lost(reason)),
-        None => Ok(()),
-    }
+    hold.check(core.now())
 }
 
 /// A last release that its caller sent. If the caller goes away before the answer, the keeper completes it.
@@ -216,7 +207,7 @@ async fn repeated(
 ) -> Result<(), Error> {
     let ended = core.backend.timers().until(deadline, hold.ended()).await;
     // The keeper may have sent it since.
-    let failed = || Err(Error::from(failure).after_a_send());
+    let failed = || Err(Error::from(failure).after_a_send(true));
     ended.unwrap_or_else(|| core.check_open().and_then(|()| failed()))
 }
 

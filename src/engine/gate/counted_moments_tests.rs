@@ -46,7 +46,7 @@ fn ticket(number: u64, wants: u32, patience: Patience) -> Arc<Ticket> {
 fn first(gate: &mut Gate<u32>, ticket: &Arc<Ticket>, hold: &Arc<Hold>, command: u32) {
     let mut effects = Effects::at(at(1), passing());
     let arrival = gate.arrive(ticket, &mut effects, |_| (Arc::clone(hold), command));
-    assert!(matches!(arrival, Arrival::First(_)));
+    assert!(matches!(arrival, Arrival::First(..)));
     let _ = effects.carry_out();
 }
 
@@ -161,7 +161,7 @@ fn a_message_that_overtakes_the_answer_to_a_callers_try_counts() {
     // One permit is free in Redis.
     let arrival = gate.arrive(&d, &mut effects, |_| (try_of(14, 1), 14));
     let tries = match arrival {
-        Arrival::First(_) => true,
+        Arrival::First(..) => true,
         _ => matches!(
             gate.step(true, &mut effects),
             Step::Serve { at_once: true, .. }

@@ -151,7 +151,7 @@ impl World {
         let (hold, command) = self.attempt(&ticket);
         let first = command;
         let arrival = self.gate.arrive(&ticket, &mut effects, |_| (hold, command));
-        if !matches!(arrival, Arrival::First(_)) {
+        if !matches!(arrival, Arrival::First(..)) {
             self.commands.retain(|command| command.id != first);
         }
         if matches!(arrival, Arrival::Decided(Verdict::Busy(_))) {

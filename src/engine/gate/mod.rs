@@ -136,7 +136,7 @@ impl<C> Default for Gate<C> {
 /// What becomes of an acquire that arrives.
 pub(crate) enum Arrival<C> {
     /// It has the seat: the caller sends the first try.
-    First(C),
+    First(Arc<Hold>, C),
     /// Its join has a place beside the hold in the seat: the caller sends the join.
     Join(Arc<Hold>, C),
     Queued,
@@ -172,8 +172,8 @@ impl<C: Clone + PartialEq> Gate<C> {
             self.last_answer = LastAnswer::Nothing;
             self.failing_since = None;
             let (hold, command) = attempt(None);
-            self.start_attempt(hold, ticket, command.clone(), now);
-            return Arrival::First(command);
+            self.start_attempt(Arc::clone(&hold), ticket, command.clone(), now);
+            return Arrival::First(hold, command);
         }
         if self.seat.may_join() && self.queue.is_empty() && self.may_read(ticket, now) {
             let (hold, command) = attempt(self.seat.held());
@@ -321,14 +321,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.heard_beside_try();
     }
 
-    /// One more channel is subscribed.
+    /// One more channel is subscribed. What a queue in Redis said still counts.
     pub(crate) fn channel_added(&mut self) {
-        self.wakeups.channel_added();
+        self.wakeups.live = true;
     }
 
     /// Whether the next place in a queue that Redis keeps is of this client.
     pub(crate) fn set_next_is_ours(&mut self, ours: bool) {
-        self.wakeups.set_next_is_ours(ours);
+        self.wakeups.next_is_ours = ours;
     }
 
     /// Ends everybody's wait.
@@ -548,7 +548,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return false;
         };
         let request = &ticket.request;
-        let next = Hold::passed_on(ticket.origin(&hold.id), state);
+        let next = Hold::begun(ticket.origin(&hold.id), state);
         effects.begins(&next);
         self.queue.remove(ticket.number);
         self.failing_since = None;
@@ -581,7 +581,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let watched = request.level == Level::Watchdog;
         // An attempt that is not settled may still get the lock, and only a try of its own releases that.
         let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
-        (kinds && !hold.has_token() && watched && wants).then(|| Arc::clone(head))
+        (kinds && hold.token().is_none() && watched && wants).then(|| Arc::clone(head))
     }
 
     /// The hold that has the field of `hold` now (8).

@@ -136,12 +136,16 @@ impl<C: Clone + PartialEq> Gate<C> {
         grant: Grant,
         effects: &mut Effects,
     ) {
-        let term = ticket.request.lease.term(grant.sent_at);
-        let read = self.first_read(hold, ticket, term, effects);
-        if let Some(shared) = self.seat.shared_hold(hold) {
-            shared.set_open(grant.sent_at, grant.open);
-        }
-        if ticket.request.kind.commands.is_writer() {
+        let request = &ticket.request;
+        let term = request.lease.term(grant.sent_at);
+        let read = Hold::read(hold, ticket.origin(&hold.id), request.level, term);
+        let mut shared = SharedHold::new(Arc::clone(hold), !request.kind.commands.is_shared());
+        shared.begin(&read, effects);
+        shared.set_open(grant.sent_at, grant.open);
+        self.seat = Seat::Shared { shared, join: None };
+        effects.look(&read);
+        self.owner_holds(request.owner.as_ref(), &read, effects);
+        if request.kind.commands.is_writer() {
             // The grant removed the note.
             self.writer_waits = None;
         }
@@ -214,24 +218,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         effects.look(hold);
         self.owner_holds(request.owner.as_ref(), &read, effects);
         Some(read)
-    }
-
-    /// Puts `hold`, which was granted to `ticket` for `term`, into the seat. Returns its first read.
-    fn first_read(
-        &mut self,
-        hold: &Arc<Hold>,
-        ticket: &Arc<Ticket>,
-        term: Term,
-        effects: &mut Effects,
-    ) -> Arc<Hold> {
-        let request = &ticket.request;
-        let read = Hold::read(hold, ticket.origin(&hold.id), request.level, term);
-        let mut shared = SharedHold::new(Arc::clone(hold), !request.kind.commands.is_shared());
-        shared.begin(&read, effects);
-        self.seat = Seat::Shared { shared, join: None };
-        effects.look(&read);
-        self.owner_holds(request.owner.as_ref(), &read, effects);
-        read
     }
 
     /// Adds a level to `read`, which is a writer's. Its count is not written to Redis yet.

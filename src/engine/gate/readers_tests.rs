@@ -1,6 +1,7 @@
 //! Shares of a hold, at a gate where nothing else happens.
 
 use super::*;
+use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::ticket::{Patience, Verdict};
 use crate::engine::hold::KeeperWork;
 use crate::engine::hold::owner::OwnerState;
@@ -25,7 +26,16 @@ fn first_by(request: Request) -> Made {
     let (mut gate, mut effects) = (Gate::default(), Effects::at(at(0), RULES));
     let hold = held(1, request.level);
     let ticket = Ticket::new(1, request);
-    let read = gate.first_read(&hold, &ticket, LEASE.term(at(0)), &mut effects);
+    let grant = Grant {
+        sent_at: at(0),
+        server_age: None,
+        token: None,
+        open: false,
+        granted: 1,
+        next: NextOne::Unknown,
+    };
+    gate.grant_reads(&hold, &ticket, grant, &mut effects);
+    let read = gate.reads().next().cloned().expect("its first read");
     Made {
         gate,
         hold,

@@ -19,11 +19,23 @@ use crate::script::{Call, HoldRef, Reply, Startable};
 
 /// How a try is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Try {
+pub(crate) struct Try<'a> {
     /// Its caller goes on waiting if the lock is busy, so it may take a place in a queue that Redis keeps.
     pub(crate) waits: bool,
     /// For how long readers give way to writers before these give way to readers, if it waits for the lock exclusively.
     pub(crate) note: Duration,
+    /// Of a counted lock, the ids of further holds that ask for the same. They are started in their order, until one does
+    /// not fit.
+    pub(crate) beside: &'a [&'a str],
+}
+
+impl Try<'_> {
+    /// For a caller that does not wait, or does not wait yet.
+    pub(crate) const ONCE: Self = Self {
+        waits: false,
+        note: Duration::ZERO,
+        beside: &[],
+    };
 }
 
 /// How callers share the hold that Redis has.
@@ -83,14 +95,8 @@ pub(crate) trait Commands: Send + Sync {
     }
 
     /// Starts a hold.
-    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try<'_>) -> Call<'a> {
         ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
-    }
-
-    /// Starts several holds of a counted lock, in their order, until one does not fit: `first`, and `others` that ask for the
-    /// same.
-    fn acquire_all<'a>(&self, first: HoldRef<'a>, _others: &[&str]) -> Call<'a> {
-        ACQUIRE.on(first.names).arg(first.id).arg(first.lease)
     }
 
     /// Asks whether an acquire would find the lock busy, and writes nothing.
@@ -275,19 +281,14 @@ impl Kind {
         HoldRef { names, id, lease }
     }
 
-    pub(crate) fn acquire<'a>(&'a self, hold_id: &'a str, lease: LeaseMs, sort: Try) -> Call<'a> {
-        let call = self.commands.acquire(self.hold(hold_id, lease), sort);
-        call.acknowledged().starts(self)
-    }
-
-    /// A try for several holds. If replicas must acknowledge what is granted, a try is for one.
-    pub(crate) fn acquire_all<'a>(
+    /// If replicas must acknowledge what is granted, a try is for one hold.
+    pub(crate) fn acquire<'a>(
         &'a self,
-        first: &'a str,
-        others: &[&str],
+        hold_id: &'a str,
         lease: LeaseMs,
+        sort: Try<'_>,
     ) -> Call<'a> {
-        let call = self.commands.acquire_all(self.hold(first, lease), others);
+        let call = self.commands.acquire(self.hold(hold_id, lease), sort);
         call.acknowledged().starts(self)
     }
 

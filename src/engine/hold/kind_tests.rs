@@ -97,10 +97,7 @@ fn a_kind_that_says_nothing_is_had_by_one_and_waited_for_here() {
 #[test]
 fn what_is_granted_counts_when_replicas_have_it_and_what_is_given_back_waits_for_nobody() {
     let kind = kind(Silent);
-    let sort = Try {
-        waits: false,
-        note: Duration::ZERO,
-    };
+    let sort = Try::ONCE;
     let token = FencingToken::new(7);
     for call in [
         kind.acquire("id", LEASE, sort),
@@ -109,9 +106,9 @@ fn what_is_granted_counts_when_replicas_have_it_and_what_is_given_back_waits_for
         kind.reenter("id", token, 2, LEASE),
         kind.reenter("id", None, 2, LEASE),
     ] {
-        assert_eq!(call.order(), Order::Acknowledged);
+        assert_eq!(call.order, Order::Acknowledged);
     }
-    assert_eq!(kind.release("id", 0).order(), Order::Free);
+    assert_eq!(kind.release("id", 0).order, Order::Free);
     assert!(kind.acquire("id", LEASE, sort).look().is_some());
     assert!(kind.verify("id", LEASE).look().is_none());
     assert_eq!(

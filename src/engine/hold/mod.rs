@@ -117,7 +117,7 @@ impl Hold {
     }
 
     /// A hold that another one was passed on to: it begins in `state`, with the other's field in Redis.
-    pub(crate) fn passed_on(origin: Origin, state: HoldState) -> Arc<Self> {
+    pub(crate) fn begun(origin: Origin, state: HoldState) -> Arc<Self> {
         Arc::new(Self::new(origin, None, state))
     }
 
@@ -258,11 +258,6 @@ impl Hold {
         FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn has_token(&self) -> bool {
-        // Relaxed: as in `token`.
-        self.token.load(Ordering::Relaxed) > 0
-    }
-
     /// Keeps the first token that Redis gave this hold. Entries that were repeated, or sent at the same time, may draw
     /// more tokens. Any of them would do: all lie between those of the holders before and after.
     pub(crate) fn keep_token(&self, token: FencingToken) {
@@ -322,6 +317,12 @@ impl Hold {
                 _ => None,
             }
         })
+    }
+
+    /// Fails if it is lost by now.
+    pub(crate) fn check(&self, now: Moment) -> Result<(), Error> {
+        self.lost_reason(now)
+            .map_or(Ok(()), |reason| Err(Error::lost(reason)))
     }
 
     pub(crate) fn is_tainted(&self) -> bool {

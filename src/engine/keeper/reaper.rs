@@ -126,21 +126,17 @@ pub(super) async fn write_behind(
 ) {
     let _ = command.within(keeper.core.config.command_timeout).await;
     if hold.with(|state| state.write_ends(count, false)) {
-        write_count(keeper, hold).await;
+        write_count(keeper, hold, Moment::default()).await;
     }
 }
 
-/// Downgrades `hold`, whose writer's lease ends at `moment` (2).
-pub(super) async fn downgrade_at(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: Moment) {
-    if !keeper.is_closing() {
-        keeper.pause(keeper.core.now().until(moment)).await;
-    }
-    write_count(keeper, hold).await;
-}
-
-/// Writes the count, or the downgrade, of `hold` until Redis has it.
-pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>) {
+/// Writes the count, or the downgrade, of `hold` until Redis has it: from `moment` on, when the writer's lease ends (2).
+pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: Moment) {
     let core = &keeper.core;
+    let left = core.now().until(moment);
+    if !left.is_zero() && !keeper.is_closing() {
+        keeper.pause(left).await;
+    }
     let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
     while let Some(levels) = hold.with(HoldState::begins_needed_count) {
         let count = present(&hold, levels);

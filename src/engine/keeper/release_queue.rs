@@ -44,17 +44,13 @@ impl ReleaseQueue {
 
     fn of(&self, node: u32) -> Arc<NodeReleases> {
         let mut nodes = self.0.lock();
-        if let Some(known) = nodes.get(&node) {
-            return Arc::clone(known);
-        }
         // A node may have left the cluster.
-        nodes.retain(|_, releases| Arc::strong_count(releases) > 1);
-        let releases = Arc::new(NodeReleases {
+        nodes.retain(|known, releases| *known == node || Arc::strong_count(releases) > 1);
+        let new = || NodeReleases {
             waiting: Mutex::default(),
             turns: Semaphore::new(TURNS),
-        });
-        nodes.insert(node, Arc::clone(&releases));
-        releases
+        };
+        Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(new())))
     }
 }
 

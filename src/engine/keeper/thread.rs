@@ -9,7 +9,7 @@ use futures_util::future::select;
 use parking_lot::{Condvar, Mutex};
 use scopeguard::guard;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -39,20 +39,17 @@ impl Engine {
 
     /// Waits for the keeper's end.
     pub(crate) async fn joined(&self) {
-        let mut ended = std::pin::pin!(self.ended.for_tasks.notified());
-        ended.as_mut().enable();
-        if !*self.ended.done.lock() {
-            ended.await;
-        }
+        self.ended.over.wait().await;
     }
 
     /// Blocks until the keeper has ended, for at most `limit`. Returns whether it has.
     fn wait(&self, limit: Duration) -> bool {
-        let mut done = self.ended.done.lock();
-        if !*done && !is_simulated() {
-            self.ended.for_threads.wait_for(&mut done, limit);
+        let ended = &*self.ended;
+        let mut change = ended.change.lock();
+        if !ended.over.initialized() && !is_simulated() {
+            ended.for_threads.wait_for(&mut change, limit);
         }
-        *done
+        ended.over.initialized()
     }
 }
 
@@ -72,9 +69,10 @@ impl Drop for Engine {
 
 #[derive(Default)]
 struct EndSignal {
-    done: Mutex<bool>,
+    over: SetOnce<()>,
+    /// Held while that is set, so that no thread misses it.
+    change: Mutex<()>,
     for_threads: Condvar,
-    for_tasks: Notify,
 }
 
 /// A thread with a runtime that waits for its client. It ends if this is dropped before [`begin`](Self::begin).
@@ -151,9 +149,9 @@ async fn keep(core: Arc<Core>, mailbox: mpsc::UnboundedReceiver<Mail>, ended: Ar
             });
             core.keeper_ended(LostReason::BackgroundEnded);
         }
-        *ended.done.lock() = true;
+        let _change = ended.change.lock();
+        let _ = ended.over.set(());
         ended.for_threads.notify_all();
-        ended.for_tasks.notify_waiters();
     });
     run(Arc::clone(&core), mailbox).await;
     *in_order = true;
@@ -281,12 +279,9 @@ impl Tasks {
                 self.releases
                     .spawn(own(reaper::complete_release(keeper, hold)));
             }
-            Mail::Write(hold) => {
-                self.all.spawn(own(reaper::write_count(keeper, hold)));
-            }
-            Mail::Downgrade(hold, moment) => {
+            Mail::Write(hold, moment) => {
                 self.all
-                    .spawn(own(reaper::downgrade_at(keeper, hold, moment)));
+                    .spawn(own(reaper::write_count(keeper, hold, moment)));
             }
             Mail::WriteBehind(hold, count, command) => {
                 let writing = reaper::write_behind(keeper, hold, count, command);

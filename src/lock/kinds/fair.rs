@@ -109,7 +109,7 @@ impl Commands for InOrder {
         Some(self)
     }
 
-    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try<'_>) -> Call<'a> {
         self.call(&FAIR_ACQUIRE, hold.names)
             .arg(hold.id)
             .arg(hold.lease)

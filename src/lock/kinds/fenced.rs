@@ -122,7 +122,7 @@ impl Commands for WithTokens {
         }
     }
 
-    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try<'_>) -> Call<'a> {
         FENCED_ACQUIRE
             .on(hold.names)
             .key(hold.names.other(TOKEN))

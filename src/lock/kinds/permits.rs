@@ -263,11 +263,7 @@ impl Commands for Permits {
         }
     }
 
-    fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try) -> Call<'a> {
-        self.acquire_all(hold, &[])
-    }
-
-    fn acquire_all<'a>(&self, first: HoldRef<'a>, others: &[&str]) -> Call<'a> {
+    fn acquire<'a>(&self, first: HoldRef<'a>, sort: Try<'_>) -> Call<'a> {
         let names = first.names;
         let (client, _) = first.id.split_once(':').unwrap_or_default();
         let call = PERMITS_ACQUIRE
@@ -276,8 +272,8 @@ impl Commands for Permits {
             .key(names.other(NEEDS));
         let call = call.arg(first.lease).arg(self.initial);
         let call = call.arg(client).arg(names.channel());
-        let call = call.arg(self.count).arg(1 + others.len() as u64);
-        let holds = std::iter::once(first.id).chain(others.iter().copied());
+        let call = call.arg(self.count).arg(1 + sort.beside.len() as u64);
+        let holds = std::iter::once(first.id).chain(sort.beside.iter().copied());
         let ids = holds.flat_map(|id| ids(id, self.count));
         ids.fold(call, |call, id| call.arg(id.0)).publishes()
     }

@@ -277,7 +277,7 @@ impl Commands for Mode {
 
     /// A writer that has to wait leaves a note. Readers heed the notes of all clients for as long as it says, then none
     /// for a third of that.
-    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try<'_>) -> Call<'a> {
         let writers = hold.names.other(WRITERS);
         match self {
             Self::Read => RW_READ_ACQUIRE

@@ -5,9 +5,10 @@ use redis::Cmd;
 use super::*;
 use crate::lease::LeaseMs;
 
-const TRY: Try = Try {
+const TRY: Try<'_> = Try {
     waits: true,
     note: Duration::from_millis(700),
+    beside: &[],
 };
 
 fn names() -> Names {

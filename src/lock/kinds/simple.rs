@@ -64,7 +64,7 @@ impl Commands for Strings {
         }
     }
 
-    fn acquire<'a>(&self, hold: HoldRef<'a>, _sort: Try) -> Call<'a> {
+    fn acquire<'a>(&self, hold: HoldRef<'a>, _sort: Try<'_>) -> Call<'a> {
         SIMPLE_ACQUIRE.on(hold.names).arg(hold.id).arg(hold.lease)
     }
 

@@ -90,7 +90,7 @@ impl World {
             assert!(!passed, "a reader passes a writer who waits here");
         }
         self.callers[i].at = match arrival {
-            Arrival::First(_) => {
+            Arrival::First(..) => {
                 self.check_left();
                 self.try_begins();
                 let what = What::Acquires {
@@ -119,7 +119,7 @@ impl World {
                 let mut found_busy = self.found_busy.iter();
                 let waits = found_busy.any(|ticket| ticket.is_waiting()) || self.is_counted();
                 assert!(ours || waits, "busy by an answer to somebody long gone");
-                let hear = self.gate.wakeups.hear_holder();
+                let hear = self.gate.wakeups.hear_holder;
                 self.check_busy(i);
                 assert!(
                     ours || hear,

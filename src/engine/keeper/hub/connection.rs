@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::PushInfo;
 use tokio::sync::mpsc;
 
-use super::listener::{Listener, Sink, Stream};
+use super::listener::{Listener, Sink};
 use crate::backend::{AttemptPace, Class, Cluster, Failure, LaneConfig};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
@@ -88,7 +89,7 @@ impl HubConnection {
         Ok(listener)
     }
 
-    async fn connect(&self) -> Result<(Sink, Stream), Failure> {
+    async fn connect(&self) -> Result<(Sink, mpsc::UnboundedReceiver<PushInfo>), Failure> {
         let (sender, pushes) = mpsc::unbounded_channel();
         let config = &self.config;
         let subscribing = config
@@ -101,7 +102,7 @@ impl HubConnection {
             connection,
             publish: node.map_or(Publish::Classic, |node| node.publish()),
         };
-        Ok((sink, Stream(pushes)))
+        Ok((sink, pushes))
     }
 
     /// Ends the connection.

@@ -1,5 +1,5 @@
-//! The subscriptions of one connection: which routes listen to which channel. And the two ends of that connection: commands
-//! go into a [`Sink`], events come out of a [`Stream`].
+//! The subscriptions of one connection: which routes listen to which channel. Commands go into a [`Sink`], what the server
+//! pushes comes out of a channel.
 //!
 //! 1. A message goes to all routes of its channel, even while a subscription begins or ends.
 //! 2. In a cluster with sharded channels, a node ends the subscriptions of a slot that leaves it, without a command of
@@ -110,7 +110,7 @@ pub(super) struct Listener {
 impl Listener {
     /// Starts the tasks that read and ping. `timeout`: how long a ping waits for its reply.
     pub(super) fn start(
-        (sink, stream): (Sink, Stream),
+        (sink, pushes): (Sink, UnboundedReceiver<PushInfo>),
         cluster: Arc<Cluster>,
         timeout: Duration,
     ) -> Arc<Self> {
@@ -122,7 +122,7 @@ impl Listener {
             tasks: Mutex::default(),
             changed: Notify::new(),
         });
-        let reads = tokio::spawn(own(read(Arc::clone(&listener), stream, cluster)));
+        let reads = tokio::spawn(own(read(Arc::clone(&listener), pushes, cluster)));
         let pings = tokio::spawn(own(ping(Arc::clone(&listener), sink, timeout)));
         let tasks = [reads.abort_handle(), pings.abort_handle()];
         listener.tasks.lock().extend(tasks);
@@ -341,10 +341,18 @@ impl Listener {
     }
 }
 
-async fn read(listener: Arc<Listener>, mut stream: Stream, cluster: Arc<Cluster>) {
-    while let Some(event) = stream.next().await {
-        listener.heard.fetch_add(1, Ordering::Relaxed);
-        listener.take(event, &cluster);
+async fn read(
+    listener: Arc<Listener>,
+    mut pushes: UnboundedReceiver<PushInfo>,
+    cluster: Arc<Cluster>,
+) {
+    while let Some(push) = pushes.recv().await
+        && push.kind != PushKind::Disconnection
+    {
+        if let Some(event) = event_of(&push) {
+            listener.heard.fetch_add(1, Ordering::Relaxed);
+            listener.take(event, &cluster);
+        }
     }
     listener.end();
 }
@@ -366,7 +374,7 @@ async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     }
 }
 
-pub(super) enum ChannelEvent {
+enum ChannelEvent {
     Message(Box<str>),
     /// The subscription begins.
     Confirmed(Box<str>),
@@ -381,11 +389,8 @@ pub(super) struct Sink {
     pub(super) publish: Publish,
 }
 
-/// Returns events.
-pub(super) struct Stream(pub(super) UnboundedReceiver<PushInfo>);
-
 impl Sink {
-    /// Subscribes to a channel. The stream returns [`ChannelEvent::Confirmed`] once messages arrive.
+    /// Subscribes to a channel. [`ChannelEvent::Confirmed`] comes once messages arrive.
     async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         let command = match self.publish {
             Publish::Classic => "SUBSCRIBE",
@@ -415,21 +420,6 @@ impl Sink {
     async fn send(&mut self, cmd: &Cmd) -> RedisResult<()> {
         let reply = self.connection.send_packed_command(cmd).await;
         reply.and_then(Value::extract_error).map(drop)
-    }
-}
-
-impl Stream {
-    /// The next event, or `None` when the connection has ended.
-    async fn next(&mut self) -> Option<ChannelEvent> {
-        loop {
-            let push = self.0.recv().await?;
-            if push.kind == PushKind::Disconnection {
-                return None;
-            }
-            if let Some(event) = event_of(&push) {
-                return Some(event);
-            }
-        }
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::listening::{ChannelNews, Listening};
 use super::policy::WaitPolicy;
 use crate::backend::{Failure, Pending};
+use crate::engine::core::error_of;
 use crate::engine::gate::LastAnswer;
 use crate::engine::keeper::shared::Keeper;
 use crate::engine::latches::WaitedLatch;
-use crate::error::Error;
 use crate::names::Names;
 use crate::script::Reply;
 use crate::script::call::LATCH_LOOK;
@@ -111,8 +111,7 @@ impl LatchJob {
                     return Some(LastAnswer::Busy(left.map(|left| since + left)));
                 }
                 Reply::Done(_) => Ok(()),
-                Reply::WrongType => Err(Error::wrong_type()),
-                _ => Err(Failure::strange_reply().into()),
+                refusal => Err(error_of(refusal)),
             },
             Err(failure) if failure.is_transient() => {
                 core.notice_pause(core.now());

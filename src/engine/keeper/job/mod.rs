@@ -94,15 +94,12 @@ pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
 
 /// Why a job stops waiting.
 enum Event {
-    Changed,
-    /// Somebody else released.
-    Released,
-    /// It is time to try, or to verify.
+    /// It is time to try, or to verify: somebody else released, or the poll came.
     Due,
     /// Messages for the next waiter arrive from now on. That is a reason to try, and none to verify our own hold: it comes
     /// with each waiter.
     Subscribed,
-    /// It is only time to ask the gate again.
+    /// It is only time to ask the gate again, which may have changed.
     Nothing,
 }
 
@@ -252,8 +249,7 @@ impl NameJob {
     /// Waits until it is time to try for the head of the queue. Returns false if something else comes first.
     async fn is_time(&mut self, collect_by: Option<Moment>) -> bool {
         match self.event(collect_by.unwrap_or(Moment::NEVER), true).await {
-            Event::Released | Event::Due | Event::Subscribed => true,
-            Event::Changed => false,
+            Event::Due | Event::Subscribed => true,
             Event::Nothing => {
                 self.take_back();
                 false
@@ -318,7 +314,7 @@ impl NameJob {
         // The hold may have been passed on meanwhile.
         let held = self.with(|gate| gate.watched().cloned());
         if let Some(hold) = held
-            && matches!(event, Event::Due | Event::Released)
+            && matches!(event, Event::Due)
         {
             self.policy.again();
             self.keeper.watchdog.verify(&hold);
@@ -374,7 +370,7 @@ impl NameJob {
         let timer = self.keeper.core.backend.timers().sleep_until(look_at);
         tokio::select! {
             biased;
-            () = self.job.notified() => Event::Changed,
+            () = self.job.notified() => Event::Nothing,
             news = self.listening.news() => self.hear(&news),
             () = is_due(self.places.as_ref(), &self.keeper.core) => Event::Nothing,
             () = timer => {
@@ -416,7 +412,7 @@ impl NameJob {
                 let now = self.now();
                 match self.with(|gate| gate.received(messages, now)) {
                     0 => Event::Nothing,
-                    _ => Event::Released,
+                    _ => Event::Due,
                 }
             }
             ChannelNews::Broken => {
@@ -611,10 +607,6 @@ fn start_try(
     note: Duration,
     now: Moment,
 ) -> (Arc<Hold>, Pending) {
-    let sort = Try {
-        waits: ticket.request.patience != Patience::Once,
-        note,
-    };
     let hold = match ticket.unsettled() {
         Some(hold) => {
             let finish_by = now + core.config.command_timeout;
@@ -627,12 +619,13 @@ fn start_try(
     if ticket.may_have_place() {
         ticket.set_unsettled(Some(&hold));
     }
-    let call = if beside.is_empty() {
-        hold.kind.acquire(&hold.id, hold.lease, sort)
-    } else {
-        let others: Vec<&str> = beside.iter().map(|(_, hold)| &*hold.id).collect();
-        hold.kind.acquire_all(&hold.id, &others, hold.lease)
+    let beside: Vec<&str> = beside.iter().map(|(_, hold)| &*hold.id).collect();
+    let sort = Try {
+        waits: ticket.request.patience != Patience::Once,
+        note,
+        beside: &beside,
     };
+    let call = hold.kind.acquire(&hold.id, hold.lease, sort);
     let command = Pending::start(&core.keeper_fleet, call);
     (hold, command)
 }
