@@ -566,9 +566,9 @@ pub(super) fn start(
     };
     let cluster = Arc::new(cluster);
     let runtime = starting.runtime.clone();
-    let keeper_fleet = Fleet::open(keepers, Arc::clone(&cluster), &runtime);
+    let keepers = Fleet::open(keepers, Arc::clone(&cluster), &runtime);
     let (mailbox, mail) = mpsc::unbounded_channel();
-    let backend = Backend::new(lanes, cluster);
-    let core = Arc::new(Core::new(config, report, backend, keeper_fleet, mailbox));
+    let backend = Backend::new(lanes, cluster, keepers);
+    let core = Arc::new(Core::new(config, report, backend, mailbox));
     Ok((starting.begin(core, mail), runtime))
 }

@@ -52,7 +52,7 @@ pub(super) async fn greet_later(core: Arc<Core>) {
     let mut delays = backoff.delays(fastrand::u64(..));
     let mut logged = BTreeSet::new();
     while core.check_open().is_ok() {
-        let Err(error) = greet(&core, &core.keeper_fleet).await else {
+        let Err(error) = greet(&core, &core.backend.keepers).await else {
             return core.set_unfit(None);
         };
         // A server that cannot be reached now may come back as what it was.
@@ -71,9 +71,9 @@ pub(super) async fn greet_later(core: Arc<Core>) {
         }
         core.backend.timers().sleep(delays.step()).await;
         // Another address, or another server behind the same one, may be fit by now.
-        core.keeper_fleet.home().rest();
+        core.backend.keepers.home().rest();
         // Replaces the connection if it is broken or silent: perhaps no other command would notice.
-        let knock = Pending::knock(core.keeper_fleet.home());
+        let knock = Pending::knock(core.backend.keepers.home());
         let _ = knock.within(core.config.command_timeout).await;
     }
 }

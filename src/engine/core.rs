@@ -18,7 +18,7 @@ use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
 use super::hold::{Effects, Hold, Rules};
 use super::latches::Latches;
-use crate::backend::{Backend, Class, CommandResult, Failure, Fleet, Pending};
+use crate::backend::{Backend, CommandResult, Failure, Pending};
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::{Error, LostReason};
@@ -66,8 +66,6 @@ pub(crate) struct Core {
     /// The first half of every hold id.
     pub(crate) client: Box<str>,
     pub(crate) backend: Backend,
-    /// The keeper's own lanes.
-    pub(crate) keeper_fleet: Arc<Fleet>,
     pub(crate) gates: Gates,
     pub(crate) latches: Latches,
     pub(crate) schedule: Schedule,
@@ -92,32 +90,14 @@ pub(crate) struct Core {
     runs_since: AtomicU64,
 }
 
-/// The replies to calls that were sent in one write.
-pub(crate) struct RepliesTogether {
-    replies: oneshot::Receiver<Vec<Option<CommandResult>>>,
-    count: usize,
-}
-
-impl RepliesTogether {
-    /// What each call came to, once the write has been answered; none for a call that must be sent alone: another node has
-    /// its slot, or its slot migrates and its keys are at two nodes.
-    pub(crate) fn take(&mut self) -> Vec<Option<CommandResult>> {
-        let mut replies = self.replies.try_recv().unwrap_or_default();
-        replies.resize(self.count, None);
-        for reply in &mut replies {
-            let alone = |reply: &mut CommandResult| matches!(reply, Err(failure) if failure.class == Class::Split);
-            let _ = reply.take_if(alone);
-        }
-        replies
-    }
-}
+/// What each call of one write came to, once that has been answered; none for a call that must be sent alone.
+pub(crate) type RepliesTogether = oneshot::Receiver<Vec<Option<CommandResult>>>;
 
 impl Core {
     pub(crate) fn new(
         config: Config,
         report: Report,
         backend: Backend,
-        keeper_fleet: Arc<Fleet>,
         mailbox: mpsc::UnboundedSender<Mail>,
     ) -> Self {
         let client_id = uuid();
@@ -128,7 +108,6 @@ impl Core {
             client_id,
             client: client_id.to_string().into(),
             backend,
-            keeper_fleet,
             gates: Gates::new(),
             latches: Latches::default(),
             schedule: Schedule::default(),
@@ -358,7 +337,7 @@ impl Core {
 
     /// Sends one call over the keeper's lanes, and waits for a command time-out at most.
     pub(crate) async fn ask(&self, call: Call<'_>) -> CommandResult {
-        let pending = Pending::start(&self.keeper_fleet, call);
+        let pending = Pending::start(&self.backend.keepers, call);
         pending.within(self.config.command_timeout).await
     }
 
@@ -374,10 +353,9 @@ impl Core {
             encoded.push(call.encode());
         }
         let (tell, replies) = oneshot::channel();
-        let count = encoded.len();
-        let target = target.filter(|_| count > 1)?;
-        let sent = Pending::start_all(&self.keeper_fleet, target, encoded, tell);
-        Some((sent, RepliesTogether { replies, count }))
+        let target = target.filter(|_| encoded.len() > 1)?;
+        let sent = Pending::start_all(&self.backend.keepers, target, encoded, tell);
+        Some((sent, replies))
     }
 
     /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
@@ -469,7 +447,7 @@ impl Core {
             stats.holds += gate.count_holds();
             stats.waiters += gate.count_waiters();
         });
-        stats.connected = self.keeper_fleet.is_connected() || self.backend.is_connected();
+        stats.connected = self.backend.is_connected();
         stats
     }
 
@@ -523,7 +501,6 @@ impl Core {
             pending.overdue();
         }
         self.backend.close();
-        self.keeper_fleet.close();
     }
 }
 

@@ -56,7 +56,7 @@ fn table_code_and_alerts_have_the_same_instruments() {
             let sources = [
                 CODE,
                 include_str!("../../src/backend/cluster/fleet.rs"),
-                include_str!("../../src/engine/keeper/hub/connection.rs"),
+                include_str!("../../src/engine/keeper/hub/mod.rs"),
                 include_str!("../../src/client/builder.rs"),
             ];
             let is_written = |source: &&str| source.contains(&format!("\"{word}\""));

@@ -192,7 +192,7 @@ impl Pending {
     }
 
     /// Starts calls about holds that are at the node of `target`, in one write. When the result says that they were
-    /// answered, `replies` has what each came to; none if another node has its slot. Not where replicas must acknowledge.
+    /// answered, `replies` has what each came to; none if it must be sent alone. Not where replicas must acknowledge.
     pub(crate) fn start_all(
         fleet: &Fleet,
         target: Target,
@@ -362,19 +362,22 @@ impl Fleet {
 
 type Fleets = Vec<(Id, Arc<Fleet>)>;
 
-/// The callers' fleets of one client, and the map of its cluster.
+/// The fleets of one client, and the map of its cluster.
 pub(crate) struct Backend {
     config: LaneConfig,
     cluster: Arc<Cluster>,
+    /// The keeper's own lanes.
+    pub(crate) keepers: Arc<Fleet>,
     /// One for each runtime of callers: a few at most. None once the client is closed.
     fleets: Mutex<Option<Fleets>>,
 }
 
 impl Backend {
-    pub(crate) fn new(config: LaneConfig, cluster: Arc<Cluster>) -> Self {
+    pub(crate) fn new(config: LaneConfig, cluster: Arc<Cluster>, keepers: Arc<Fleet>) -> Self {
         Self {
             config,
             cluster,
+            keepers,
             fleets: Mutex::new(Some(Vec::new())),
         }
     }
@@ -384,23 +387,16 @@ impl Backend {
     }
 
     /// Asks the nodes for all slots, updates the map, and ends the lanes to nodes that left the cluster. Returns whether a
-    /// node answered. `keepers` is the fleet of the current runtime; `spare` is kept from one question to the next.
-    pub(crate) async fn ask_for_slots(
-        &self,
-        keepers: &Fleet,
-        spare: &mut Option<SpareConnection>,
-    ) -> bool {
-        let mut lanes = keepers.lanes();
-        for (_, fleet) in self.fleets.lock().iter().flatten() {
-            lanes.extend(fleet.lanes());
-        }
+    /// node answered. `spare` is kept from one question to the next.
+    pub(crate) async fn ask_for_slots(&self, spare: &mut Option<SpareConnection>) -> bool {
+        let fleets = self.open_fleets();
+        let lanes: Vec<_> = fleets.iter().flat_map(|fleet| fleet.lanes()).collect();
         let nodes = self.cluster.nodes();
         let Some(ranges) = ask_for_slots(&self.config, &lanes, &nodes, spare).await else {
             return false;
         };
         self.cluster.learn(ranges);
         let nodes = self.cluster.nodes();
-        keepers.prune(&nodes);
         for fleet in self.open_fleets() {
             fleet.prune(&nodes);
         }
@@ -448,18 +444,13 @@ impl Backend {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        let fleets = self.fleets.lock();
-        let mut fleets = fleets.iter().flatten();
-        fleets.any(|(_, fleet)| fleet.is_connected())
+        self.open_fleets().iter().any(|fleet| fleet.is_connected())
     }
 
     /// Asks over each connection to the one server whether that is still a master.
-    pub(crate) async fn check_roles(&self, keepers: &Fleet) {
-        let mut lanes = vec![Arc::clone(keepers.home())];
-        for (_, fleet) in self.fleets.lock().iter().flatten() {
-            lanes.push(Arc::clone(fleet.home()));
-        }
-        let demoted = join_all(lanes.iter().map(|lane| lane.is_demoted())).await;
+    pub(crate) async fn check_roles(&self) {
+        let fleets = self.open_fleets();
+        let demoted = join_all(fleets.iter().map(|fleet| fleet.home().is_demoted())).await;
         if demoted.contains(&true) {
             log(|| tracing::warn!("the server is a replica now; looking for the master"));
         }
@@ -475,17 +466,18 @@ impl Backend {
     /// The fleets of all runtimes. What is done to them may wake callers, which may run any code, so the lock is free.
     fn open_fleets(&self) -> Vec<Arc<Fleet>> {
         let fleets = self.fleets.lock();
-        let fleets = fleets.iter().flatten();
-        fleets.map(|(_, fleet)| Arc::clone(fleet)).collect()
+        let callers = fleets.iter().flatten().map(|(_, fleet)| fleet);
+        callers.chain([&self.keepers]).cloned().collect()
     }
 
-    /// Ends all callers' lanes for good. Called before the keeper's runtime ends, and the timers with it.
+    /// Ends all lanes for good. Called before the keeper's runtime ends, and the timers with it.
     pub(crate) fn close(&self) {
         self.config.timers.stop();
         let fleets = self.fleets.lock().take();
         for (_, fleet) in fleets.into_iter().flatten() {
             fleet.close();
         }
+        self.keepers.close();
     }
 }
 

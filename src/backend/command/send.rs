@@ -96,7 +96,8 @@ async fn exchanged(
     Ok(answer)
 }
 
-/// Sends calls in one write. Returns what each came to; none if it did not run here, because another node has its slot.
+/// Sends calls in one write. Returns what each came to; none for one that did not run and must be sent alone: another node
+/// has its slot, or its slot migrates and its keys are at two nodes.
 pub(crate) async fn all_once(
     lane: &Lane,
     mut calls: Vec<Encoded>,
@@ -117,7 +118,7 @@ pub(crate) async fn all_once(
         sent_at,
     ) {
         Ok(answer) => Some(Ok(answer)),
-        Err(wrong) if wrong.redirect.is_some() => None,
+        Err(wrong) if wrong.redirect.is_some() || wrong.failure.class == Class::Split => None,
         Err(wrong) => Some(Err(wrong.failure)),
     };
     let answers = answers.map_err(|error| refused(lane, connected.generation, error).failure)?;

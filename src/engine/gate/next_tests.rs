@@ -11,7 +11,7 @@ use crate::engine::made_tests::{RULES, Sort, at, held, hold, request, ticket};
 fn step(gate: &mut Gate<u32>, now: Moment, listening: bool) -> Step<u32> {
     let mut effects = Effects::at(now, RULES);
     let step = gate.step(listening, &mut effects);
-    effects.carry_out();
+    let _ = effects.carry_out();
     step
 }
 
@@ -75,7 +75,7 @@ fn while_somebody_asks_for_a_read_those_that_lie_there_are_watched() {
     let decided = ticket(2, Sort::Reads);
     let mut effects = Effects::at(at(1), RULES);
     decided.decide(Verdict::Again, &mut effects);
-    effects.carry_out();
+    let _ = effects.carry_out();
     gate.expect_collection(&decided, &Effects::at(at(3), RULES));
     let by = at(3) + KEPT_FOR;
     let watches = |step| matches!(step, Step::Watch { collect_by } if collect_by == Some(by));

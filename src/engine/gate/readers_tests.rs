@@ -3,7 +3,6 @@
 use super::*;
 use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::ticket::{Patience, Verdict};
-use crate::engine::hold::KeeperWork;
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
 
@@ -12,7 +11,7 @@ struct Made {
     gate: Gate<u32>,
     hold: Arc<Hold>,
     read: Arc<Hold>,
-    rest: KeeperWork,
+    rest: Effects,
 }
 
 fn asks(sort: Sort, level: Level) -> Request {

@@ -18,7 +18,7 @@ fn granted(ticket: &Ticket) {
     let mut effects = Effects::at(at(1), RULES);
     let hold = held(1, Level::Watchdog);
     ticket.decide(Verdict::Granted(hold), &mut effects);
-    effects.carry_out();
+    let _ = effects.carry_out();
 }
 
 #[test]

@@ -419,12 +419,6 @@ pub(crate) struct Effects {
     pub(crate) rules: Rules,
     wakers: Vec<Waker>,
     changed: Vec<Arc<Hold>>,
-    work: KeeperWork,
-}
-
-/// What is left for the keeper to do.
-#[derive(Default)]
-pub(crate) struct KeeperWork {
     /// Holds whose last release the keeper sends.
     pub(crate) releases: Vec<Arc<Hold>>,
     /// Holds that the keeper looks at in time, which may be sooner than it planned.
@@ -435,15 +429,6 @@ pub(crate) struct KeeperWork {
     measured: SmallVec<[(Arc<Hold>, Measured); 1]>,
 }
 
-impl KeeperWork {
-    /// Reports to metrics, once the keeper has the rest.
-    pub(crate) fn record(self) {
-        for (hold, measured) in self.measured {
-            measured.record(&hold);
-        }
-    }
-}
-
 impl Effects {
     pub(crate) fn at(now: Moment, rules: Rules) -> Self {
         Self {
@@ -451,7 +436,10 @@ impl Effects {
             rules,
             wakers: Vec::new(),
             changed: Vec::new(),
-            work: KeeperWork::default(),
+            releases: Vec::new(),
+            looks: Vec::new(),
+            downgrades: Vec::new(),
+            measured: SmallVec::new(),
         }
     }
 
@@ -487,37 +475,44 @@ impl Effects {
 
     fn measures(&mut self, hold: &Arc<Hold>, measured: Option<Measured>) {
         let measured = measured.map(|measured| (Arc::clone(hold), measured));
-        self.work.measured.extend(measured);
+        self.measured.extend(measured);
     }
 
     /// Leaves the last release of `hold` to the keeper. Returns false if the keeper has it already.
     pub(crate) fn release(&mut self, hold: &Arc<Hold>) -> bool {
         let first = self.change(hold, HoldState::claim_release);
         if first {
-            self.work.releases.push(Arc::clone(hold));
+            self.releases.push(Arc::clone(hold));
         }
         first
     }
 
     /// Asks the keeper to look at `hold` in time: the hold is new, or the watchdog keeps it from now on.
     pub(crate) fn look(&mut self, hold: &Arc<Hold>) {
-        self.work.looks.push(Arc::clone(hold));
+        self.looks.push(Arc::clone(hold));
     }
 
     /// Leaves it to the keeper to downgrade `hold` to a shared hold at `moment`.
     pub(crate) fn downgrade_at(&mut self, hold: &Arc<Hold>, moment: Moment) {
-        self.work.downgrades.push((Arc::clone(hold), moment));
+        self.downgrades.push((Arc::clone(hold), moment));
     }
 
-    /// Wakes and notifies everybody, and returns what is left for the keeper.
-    pub(crate) fn carry_out(self) -> KeeperWork {
-        for waker in self.wakers {
+    /// Wakes and notifies everybody. What is left is for the keeper, and for metrics.
+    pub(crate) fn carry_out(mut self) -> Self {
+        for waker in self.wakers.drain(..) {
             waker.wake();
         }
-        for hold in self.changed {
+        for hold in self.changed.drain(..) {
             hold.changed.notify_waiters();
         }
-        self.work
+        self
+    }
+
+    /// Reports to metrics, once the keeper has the rest.
+    pub(crate) fn record(self) {
+        for (hold, measured) in self.measured {
+            measured.record(&hold);
+        }
     }
 }
 

@@ -48,10 +48,7 @@ pub(super) async fn keep(keeper: Arc<Keeper>) {
         if last.until(core.now()) > CALM {
             pauses.reset();
         }
-        let answered = core
-            .backend
-            .ask_for_slots(&core.keeper_fleet, &mut spare)
-            .await;
+        let answered = core.backend.ask_for_slots(&mut spare).await;
         if !answered && core.is_busy() {
             cluster.doubt();
         }

@@ -135,7 +135,6 @@ fn warn_of_denial(failure: &Failure, warned: &mut bool) {
 /// Leaves the old master: replaces all connections, and verifies every hold.
 fn switched(keeper: &Keeper) {
     keeper.core.backend.switch();
-    keeper.core.keeper_fleet.home().switch();
     keeper.hub.close();
     keeper.watchdog.verify_at(&BTreeSet::from([0]));
     keeper.core.look.notify_one();

@@ -44,13 +44,17 @@ impl ReleaseQueue {
 
     fn of(&self, node: u32) -> Arc<NodeReleases> {
         let mut nodes = self.0.lock();
+        if let Some(known) = nodes.get(&node) {
+            return Arc::clone(known);
+        }
         // A node may have left the cluster.
-        nodes.retain(|known, releases| *known == node || Arc::strong_count(releases) > 1);
-        let new = || NodeReleases {
+        nodes.retain(|_, releases| Arc::strong_count(releases) > 1);
+        let releases = Arc::new(NodeReleases {
             waiting: Mutex::default(),
             turns: Semaphore::new(TURNS),
-        };
-        Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(new())))
+        });
+        nodes.insert(node, Arc::clone(&releases));
+        releases
     }
 }
 
@@ -93,7 +97,8 @@ async fn send_together(core: &Core, batch: Vec<ToSend>) {
     let answers = match core.start_together(calls) {
         None => vec![None; batch.len()],
         Some((sent, mut replies)) => match sent.within(limit).await {
-            Ok(_) => replies.take(),
+            // Those without an answer are sent alone.
+            Ok(_) => replies.try_recv().unwrap_or_default(),
             Err(failure) => vec![Some(Err(failure)); batch.len()],
         },
     };

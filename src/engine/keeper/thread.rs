@@ -62,7 +62,7 @@ impl Drop for Engine {
         self.core.post(Mail::Close);
         if Handle::try_current().is_err() {
             let limit = self.core.config.command_timeout + WAIT_FOR_KEEPER;
-            while !self.wait(limit) && !self.core.keeper_fleet.is_silent_for(limit) {}
+            while !self.wait(limit) && !self.core.backend.keepers.is_silent_for(limit) {}
         }
     }
 }
@@ -230,7 +230,7 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
 /// Probes the connections that were quiet for a while, unless that is under way. Finds those that were cut or are
 /// half open before a renewal needs them. No node waits for the answer of another.
 fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
-    let mut quiet = keeper.core.keeper_fleet.lanes();
+    let mut quiet = keeper.core.backend.keepers.lanes();
     quiet.retain(|lane| lane.is_silent_for(QUIET));
     for lane in quiet {
         let node = lane.node().map_or(0, |node| node.number());

@@ -8,19 +8,22 @@
 //! 4. A refusal (a wrong password, a channel missing in the ACL) may be corrected later. So the hub connects again, and
 //!    each job subscribes again, with growing pauses. The log has one line when refusals begin, and one when they end.
 
-mod connection;
 mod listener;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::PushInfo;
+use tokio::sync::mpsc;
 
-use self::connection::HubConnection;
-pub(super) use self::connection::{is_refusal, refusals};
 pub(crate) use self::listener::Route;
-use self::listener::{Listener, SubscribeError};
-use crate::backend::{Cluster, Failure, LaneConfig, Redirect};
+use self::listener::{Listener, Sink, SubscribeError};
+use crate::backend::{AttemptPace, Class, Cluster, Failure, LaneConfig, Redirect};
+use crate::backoff::{Backoff, Delays};
+use crate::clock::Moment;
+use crate::config::Publish;
 use crate::host::own;
 use crate::slot::Slot;
 
@@ -174,6 +177,121 @@ impl Hub {
     pub(crate) fn close(&self) {
         for connection in self.connections.lock().values() {
             connection.close();
+        }
+    }
+}
+
+/// The pauses before a refused connection or subscription is tried again.
+pub(super) fn refusals() -> Delays {
+    let backoff = Backoff::new().base(Duration::from_secs(1));
+    backoff
+        .cap(Duration::from_secs(30))
+        .delays(fastrand::u64(..))
+}
+
+/// Whether a failure is a refusal, which may last longer than an outage.
+pub(super) fn is_refusal(failure: &Failure) -> bool {
+    matches!(failure.class, Class::Denied | Class::Rejected)
+}
+
+/// The connection to one server for subscriptions: opened for the first subscription, closed after the last one.
+struct HubConnection {
+    config: LaneConfig,
+    cluster: Arc<Cluster>,
+    listener: Mutex<Option<Arc<Listener>>>,
+    /// Held while a connection is being made, so that only one is.
+    connecting: tokio::sync::Mutex<Connecting>,
+}
+
+struct Connecting {
+    pace: AttemptPace,
+    refusals: Delays,
+    /// Why the last attempt failed, and until when: whoever came before waits for no other attempt. The server may be gone
+    /// for good, with thousands who want to listen to it.
+    failed: Option<(Failure, Moment)>,
+}
+
+impl HubConnection {
+    fn new(config: LaneConfig, cluster: &Arc<Cluster>) -> Arc<Self> {
+        Arc::new(Self {
+            cluster: Arc::clone(cluster),
+            listener: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(Connecting {
+                pace: AttemptPace::new(config.backoff, fastrand::u64(..)),
+                refusals: refusals(),
+                failed: None,
+            }),
+            config,
+        })
+    }
+
+    /// The listener of the open connection, if there is one.
+    fn current(&self) -> Option<Arc<Listener>> {
+        let listener = self.listener.lock().clone();
+        listener.filter(|listener| !listener.is_closed())
+    }
+
+    /// The listener of the connection. Connects if there is none.
+    async fn listener(&self) -> Result<Arc<Listener>, Failure> {
+        let came = self.config.clock.now();
+        let mut connecting = self.connecting.lock().await;
+        if let Some(listener) = self.current() {
+            return Ok(listener);
+        }
+        if let Some((failure, until)) = &connecting.failed
+            && came < *until
+        {
+            return Err(failure.clone());
+        }
+        let now = self.config.clock.now();
+        tokio::time::sleep(connecting.pace.wait(now)).await;
+        connecting.pace.attempt(self.config.clock.now());
+        let connected = self.connect().await;
+        let connected = self.config.metrics.connected("messages", connected);
+        connecting.record(self.config.clock.now(), connected.as_ref().err());
+        let timeout = self.config.command_timeout;
+        let listener = Listener::start(connected?, Arc::clone(&self.cluster), timeout);
+        *self.listener.lock() = Some(Arc::clone(&listener));
+        Ok(listener)
+    }
+
+    async fn connect(&self) -> Result<(Sink, mpsc::UnboundedReceiver<PushInfo>), Failure> {
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let config = &self.config;
+        let subscribing = config
+            .dialer
+            .subscribe(&config.timers, config.connect_timeout, sender);
+        let mut connection = subscribing.await?;
+        config.greet(&mut connection).await?;
+        let node = config.node.as_ref();
+        let sink = Sink {
+            connection,
+            publish: node.map_or(Publish::Classic, |node| node.publish()),
+        };
+        Ok((sink, pushes))
+    }
+
+    /// Ends the connection.
+    fn close(&self) {
+        if let Some(listener) = self.current() {
+            listener.end();
+        }
+    }
+}
+
+impl Connecting {
+    /// Records the result of an attempt. A refusal is not repeated for a while.
+    fn record(&mut self, now: Moment, failure: Option<&Failure>) {
+        self.failed = failure.map(|failure| {
+            let pause = if is_refusal(failure) {
+                self.refusals.step()
+            } else {
+                Duration::ZERO
+            };
+            (failure.clone(), now + pause)
+        });
+        if failure.is_none() {
+            self.refusals.reset();
         }
     }
 }

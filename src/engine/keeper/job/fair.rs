@@ -144,7 +144,7 @@ impl QueuePlaces {
         } else {
             queue.vouch(kind.names(), &core.client, &ids)
         };
-        let command = Pending::start(&core.keeper_fleet, call.in_order());
+        let command = Pending::start(&core.backend.keepers, call.in_order());
         let expects = if asks { 1 } else { holds.len() };
         let asks_for = if asks { holds } else { Vec::new() };
         for hold in &asks_for {

@@ -102,7 +102,7 @@ impl LatchJob {
         let since = core.now();
         let question = self.latch.begin_question();
         let call = LATCH_LOOK.on(&self.names).arg("wait");
-        let sent = Pending::start(&core.keeper_fleet, call);
+        let sent = Pending::start(&core.backend.keepers, call);
         let asking = sent.clone().within_of(since, core.config.command_timeout);
         let result = match asking.await {
             Ok(answer) => match answer.reply {

@@ -226,7 +226,7 @@ impl NameJob {
         let core = Arc::clone(&self.keeper.core);
         let since = core.now();
         let release = hold.kind.release(&hold.id, 0).in_order();
-        let release = Pending::start(&core.keeper_fleet, release);
+        let release = Pending::start(&core.backend.keepers, release);
         let first = release.clone();
         let next = self.with(|gate| {
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
@@ -286,7 +286,7 @@ impl NameJob {
             let lease = gate.lease_to_ask(head);
             let starts = gate.try_head(head, now, |shared| {
                 let (hold, command) = match shared {
-                    Some(shared) => start_join(&core.keeper_fleet, shared, head),
+                    Some(shared) => start_join(&core.backend.keepers, shared, head),
                     None => start_try(&core, head, lease, &beside, note, now),
                 };
                 tried = Some(command.clone());
@@ -569,7 +569,7 @@ fn send_note(core: &Core, kind: &Kind, waited: Duration, note: Duration) -> Opti
     let call = kind
         .commands
         .note(kind.names(), &core.client, waited, note)?;
-    let pending = Pending::start(&core.keeper_fleet, call.in_order());
+    let pending = Pending::start(&core.backend.keepers, call.in_order());
     // The first poll sends it.
     let _ = pending.clone().now_or_never();
     Some(pending)
@@ -626,6 +626,6 @@ fn start_try(
         beside: &beside,
     };
     let call = hold.kind.acquire(&hold.id, hold.lease, sort);
-    let command = Pending::start(&core.keeper_fleet, call);
+    let command = Pending::start(&core.backend.keepers, call);
     (hold, command)
 }

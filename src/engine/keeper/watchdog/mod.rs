@@ -18,6 +18,7 @@
 mod renewal_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::repeat;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use crate::backend::{Class, CommandResult, Failure, MIN_SILENCE, Pending, TimedR
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::engine::caller::acquire::ANSWER_SEEN_AFTER;
-use crate::engine::core::{Core, Mail};
+use crate::engine::core::{Core, Mail, RepliesTogether};
 use crate::engine::gate::ticket::{GRACE, Patience, Ticket};
 use crate::engine::hold::Hold;
 use crate::engine::hold::state::{Due, EARLY, HoldState, Phase};
@@ -228,7 +229,7 @@ impl Watchdog {
             }
             renewals.connect_at = now + CONNECT_PERIOD;
         }
-        let reached = core.keeper_fleet.reached();
+        let reached = core.backend.keepers.reached();
         let nodes = cluster.nodes().into_iter().map(|node| node.number());
         let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
         if !unreached.is_empty() {
@@ -283,7 +284,7 @@ impl Watchdog {
                     *role_at = now + self.core.watchdog_lease.duration();
                     let core = Arc::clone(&self.core);
                     tasks.spawn(own(async move {
-                        core.backend.check_roles(&core.keeper_fleet).await;
+                        core.backend.check_roles().await;
                     }));
                 }
                 tasks.spawn(own(Arc::clone(self).renew_batch(*node, batch)));
@@ -515,18 +516,18 @@ impl Asking<'_> {
         let asked = asked.map(|(_, hold)| RenewalQuestion::about(self.core, hold));
         let questions: Vec<_> = asked.collect();
         let calls = questions.iter().map(|asked| (&*asked.hold, asked.call()));
-        let may = !self.core.keeper_fleet.acknowledges();
+        let may = !self.core.backend.keepers.acknowledges();
         let sent = may.then(|| self.core.start_together(calls)).flatten();
         let Some((sent, mut replies)) = sent else {
             return vec![None; holds.len()];
         };
         match sent.within_one_try(self.timeout).await {
-            Ok(Ok(_)) => act_on_all(self.core, &questions, replies.take()),
+            Ok(Ok(_)) => act_on_all(self.core, &questions, &mut replies),
             Ok(Err(failure)) => vec![Some(Err(failure)); holds.len()],
             Err(late) => {
                 self.listen(late, move |core, _| {
                     // What failed is asked for once more in any case.
-                    let _ = act_on_all(core, &questions, replies.take());
+                    let _ = act_on_all(core, &questions, &mut replies);
                 });
                 vec![Some(Err(Failure::no_reply())); holds.len()]
             }
@@ -536,7 +537,7 @@ impl Asking<'_> {
     /// Asks whether a hold is there, and acts on the answer.
     async fn alone(&self, hold: &Arc<Hold>) -> Result<(), Failure> {
         let question = RenewalQuestion::about(self.core, hold);
-        let sent = Pending::start(&self.core.keeper_fleet, question.call());
+        let sent = Pending::start(&self.core.backend.keepers, question.call());
         let answer = match sent.within_one_try(self.timeout).await {
             Ok(Err(failure)) if failure.class == Class::Split => {
                 self.key_by_key(hold, question.written, failure).await
@@ -566,7 +567,7 @@ impl Asking<'_> {
     }
 
     async fn one_key(&self, question: Call<'_>) -> CommandResult {
-        let sent = Pending::start(&self.core.keeper_fleet, question);
+        let sent = Pending::start(&self.core.backend.keepers, question);
         let answered = sent.within_one_try(self.timeout).await;
         // Alone it says too little to be listened to later.
         answered.unwrap_or_else(|_| Err(Failure::no_reply()))
@@ -590,9 +591,10 @@ impl Asking<'_> {
 fn act_on_all(
     core: &Core,
     questions: &[RenewalQuestion],
-    replies: Vec<Option<CommandResult>>,
+    replies: &mut RepliesTogether,
 ) -> Vec<Option<Result<(), Failure>>> {
-    let answered = questions.iter().zip(replies);
+    let replies = replies.try_recv().unwrap_or_default().into_iter();
+    let answered = questions.iter().zip(replies.chain(repeat(None)));
     answered
         .map(|(question, reply)| Some(reply?.and_then(|answer| question.answered(core, &answer))))
         .collect()
