@@ -24,8 +24,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -208,7 +208,7 @@ impl Stall {
 impl AckWorker {
     async fn run(self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut waiting = Vec::with_capacity(BATCH);
-        // First polled, and so sent, in the order in which they are added.
+        // First polled, and so sent, in the order in which they are added. Each returns whether it waits for replicas.
         let mut under_way = FuturesUnordered::new();
         // How many of them wait for replicas.
         let mut waits = 0;
@@ -225,7 +225,7 @@ impl AckWorker {
             {
                 let acknowledged = order == Order::Acknowledged;
                 waits += usize::from(acknowledged);
-                under_way.push(self.process(batch, acknowledged));
+                under_way.push(self.send(batch, acknowledged).map(move |()| acknowledged));
             }
             self.let_in(waiting.len(), waits);
             tokio::select! {
@@ -280,12 +280,6 @@ impl AckWorker {
         let half = self.lane.command_timeout().as_millis() / 2;
         let most = half / self.acks.within.as_millis().max(1);
         usize::try_from(most.clamp(1, BATCHES)).unwrap_or(1)
-    }
-
-    /// Sends a batch. Returns whether it is one that replicas must acknowledge.
-    async fn process(&self, entries: Vec<QueuedCommand>, acknowledged: bool) -> bool {
-        self.send(entries, acknowledged).await;
-        acknowledged
     }
 
     async fn send(&self, mut entries: Vec<QueuedCommand>, acknowledged: bool) {

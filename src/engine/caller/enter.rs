@@ -159,27 +159,12 @@ pub(crate) async fn write(
     request: &Request,
     count: u32,
 ) -> Result<(), Error> {
-    let mut sent = false;
-    let written = repeat(core, hold, request, count, &mut sent).await;
-    written.map_err(|error| error.after_a_send(sent))
-}
-
-/// The same. Sets `sent` when a try that failed was, or may have been, sent.
-async fn repeat(
-    core: &Arc<Core>,
-    hold: &Arc<Hold>,
-    request: &Request,
-    count: u32,
-    sent: &mut bool,
-) -> Result<(), Error> {
     let limit = core.config.command_timeout;
     let since = request.since;
-    // When the last try ends. Without a limit it ends by a silence: it may have to wait for its turn.
-    let last = match request.patience {
-        Patience::Once => since + limit,
-        Patience::Until(end) => end.max(since + limit),
-        Patience::Forever => Moment::NEVER,
-    };
+    // Without a limit the last try ends by a silence: it may have to wait for its turn.
+    let last = request.returns_by(limit) + GRACE;
+    // Whether a try that failed was, or may have been, sent.
+    let mut sent = false;
     // Since when all tries have failed.
     let mut failing_since = None;
     let mut delays = core.config.backoff.at_most(OUTAGE).delays(hold.number);
@@ -187,14 +172,15 @@ async fn repeat(
     let counted = !hold.kind.commands.is_shared();
     let mut writing = counted.then(|| Writing::begin(core, hold, Some(count)));
     loop {
-        let tried = send(core, hold, request, count, last + GRACE, writing.as_mut()).await;
-        let Some((failure, counts_from)) = tried? else {
+        let tried = send(core, hold, request, count, last, writing.as_mut()).await;
+        let tried = tried.map_err(|error| error.after_a_send(sent))?;
+        let Some((failure, counts_from)) = tried else {
             if let Some(writing) = writing {
                 writing.acknowledged();
             }
             return Ok(());
         };
-        *sent |= !failure.was_not_sent();
+        sent |= !failure.was_not_sent();
         let failing_since = *failing_since.get_or_insert(counts_from);
         core.notice_pause(core.now());
         // When no other try begins.
@@ -207,7 +193,7 @@ async fn repeat(
         };
         let left = core.now().until(ends);
         if left == Duration::ZERO {
-            return Err(failure.into());
+            return Err(Error::from(failure).after_a_send(sent));
         }
         let timers = core.backend.timers();
         timers.sleep(delays.step().min(left)).await;
