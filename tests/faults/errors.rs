@@ -1,10 +1,10 @@
 //! What a server refuses for long: how much a wait puts up with. `tests/kinds` has the error of each refusal.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::json;
-use watchlock::{Backoff, Client, Clock, Error, Lease};
+use watchlock::{Backoff, Client, Clock, Error, Lease, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault};
 use watchlock_support::server::RedisServer;
@@ -302,4 +302,22 @@ async fn a_reentry_that_is_refused_once_is_repeated_soon() {
         guard.unlock().await.unwrap();
     }
     clean(&server).await;
+}
+
+/// A level that was refused is none: the hold does not last for as long as that level would have.
+#[tokio::test]
+async fn a_limited_level_that_is_refused_lengthens_no_hold() {
+    let (_server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).watchdog_lease(SHORT);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("limit");
+    let limited = Lease::AtMost(SHORT * 2);
+    let guard = lock.try_lock(Duration::ZERO, limited).await.unwrap();
+    let guard = guard.expect("it is free");
+    let denied = Fault::Answer("NOPERM this user has no permissions to run EVALSHA".into());
+    let denied = proxy.inject(denied).on(calls(REENTER, "limit")).arm();
+    let longer = guard.reenter(Lease::AtMost(LONG * 100)).await;
+    assert!(matches!(longer, Err(Error::Denied { .. })));
+    assert_eq!(denied.fired(), 1);
+    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
 }

@@ -10,7 +10,9 @@ use watchlock_support::server::RedisServer;
 use watchlock_support::worker::Worker;
 
 use super::{ACQUIRE, BEFORE_THE_LEASE, HALF_A_MINUTE, calls, minute, proxied};
-use crate::common::{SHORT, clean, connect, connect_short, gone, is_free, ms, poll_once, soon};
+use crate::common::{
+    LONG, SHORT, clean, connect, connect_short, gone, is_free, ms, poll_once, soon,
+};
 
 /// How much later than promised a busy machine may be.
 const SLACK: Duration = Duration::from_millis(500);
@@ -241,6 +243,32 @@ async fn i8_validity_ends_a_hundredth_and_two_milliseconds_before_the_lease() {
     assert!(watched.valid_for() <= ms(29_698));
     fixed.extend(Duration::from_secs(1000)).await.unwrap();
     assert!(fixed.valid_for() <= ms(989_998));
+}
+
+/// Whatever the server answered then, it could not help.
+#[tokio::test]
+async fn i8_who_asks_about_a_hold_learns_of_its_loss_though_nobody_answers() {
+    let (_server, proxy) = proxied().await;
+    // The test does not wait for so long.
+    let client = Client::builder(&proxy.url()).command_timeout(LONG * 2);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("silent");
+    let guard = lock.lock_with_lease(SHORT).await.unwrap();
+    proxy.black_hole(Direction::Replies);
+    let entering = async { guard.reenter(Lease::Watchdog).await.map(drop) };
+    let asking = async { tokio::join!(entering, guard.extend(HALF_A_MINUTE), guard.verify()) };
+    let (entered, extended, verified) = soon(asking).await;
+    for (call, answer) in [
+        ("reenter", entered),
+        ("extend", extended),
+        ("verify", verified),
+    ] {
+        let reason = match answer {
+            Err(Error::Lost { reason, .. }) => reason,
+            other => panic!("{call}: {other:?}"),
+        };
+        assert_eq!(reason, LostReason::Expired, "{call}");
+    }
 }
 
 /// A loss is reported before the lease can end in Redis.

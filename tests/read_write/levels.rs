@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use watchlock::{Client, Clock, Error, Lease, LostReason};
+use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
 use watchlock_support::eventually;
 
 use crate::common::{
-    LONG, SHORT, clean, connect, connect_short, ms, poll_once, soon, without_polls,
+    LONG, SHORT, clean, connect, connect_short, ms, poll_once, script, soon, without_polls,
 };
 use crate::{reads, timeout_keys, try_read, try_write};
 
@@ -347,16 +348,34 @@ async fn a_level_that_ends_while_another_is_asked_for_is_lost_on_time() {
     server.freeze();
     let mut longer = Box::pin(read.lock_with_lease(LONG));
     assert!(poll_once(&mut longer).await.is_none());
-    // Not while the requested level is being decided.
+    // Not once the requested level is decided, which may be lost in the same moment.
     tokio::select! {
         biased;
-        asked = &mut longer => panic!("{:?}", asked.err()),
         reason = soon(view.lost()) => assert_eq!(reason, LostReason::Expired),
+        asked = &mut longer => panic!("{:?}", asked.err()),
     }
     // The requested level counts until it is refused: it ends with the hold in Redis, which is next.
     eventually("nothing is left", LONG, async || !read.is_held()).await;
     assert!(soon(longer).await.unwrap_err().is_lost());
     server.resume();
+}
+
+/// Redis answers about the hold of all levels, which goes on.
+#[tokio::test]
+async fn a_level_that_ends_while_redis_is_asked_about_it_is_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = client.connect().await.unwrap();
+    let read = client.get_read_write_lock("x").read_lock();
+    let kept = read.lock().await.unwrap();
+    let level = read.lock_with_lease(ms(500)).await.unwrap();
+    let late = proxy.inject(Fault::DelayReply(SHORT));
+    let late = late.on(Match::script(&script("rw/assert.lua"))).arm();
+    let verified = soon(level.verify()).await;
+    assert_eq!(late.fired(), 1);
+    assert!(verified.unwrap_err().is_lost());
+    kept.unlock().await.unwrap();
 }
 
 /// A Java peer may read beside it and shorten the key's lease, so the client relies on no more than it keeps writing.

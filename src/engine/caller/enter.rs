@@ -8,9 +8,11 @@
 //!    vouches for already. A server that became a replica cannot run a write, so it cannot confirm a lock that its
 //!    master may have granted to somebody else.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use scopeguard::{ScopeGuard, guard};
 
 use super::ask::ask_again;
@@ -61,11 +63,7 @@ pub(crate) async fn enter(
 fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<u32, NoEntry> {
     let now = core.now();
     if hold.shared_hold().is_none() {
-        return hold.with(|state| {
-            let count = state.enter(request.level, now)?;
-            request.limit(state, now);
-            Ok(count)
-        });
+        return hold.with(|state| state.enter(request.level, now));
     }
     core.at(hold.kind.names(), now, |gate, effects| {
         gate.enter_read(hold, request.level, effects)
@@ -159,6 +157,15 @@ pub(crate) async fn write(
     request: &Request,
     count: u32,
 ) -> Result<(), Error> {
+    while_held(core, hold, repeat(core, hold, request, count)).await
+}
+
+async fn repeat(
+    core: &Arc<Core>,
+    hold: &Arc<Hold>,
+    request: &Request,
+    count: u32,
+) -> Result<(), Error> {
     let limit = core.config.command_timeout;
     let since = request.since;
     // Without a limit the last try ends by a silence: it may have to wait for its turn.
@@ -197,15 +204,27 @@ pub(crate) async fn write(
         }
         let timers = core.backend.timers();
         timers.sleep(delays.step().min(left)).await;
-        hold.check(core.now())?;
     }
 }
 
-/// Marks the hold lost because Redis does not have it. If it was lost for another reason before, the error says that.
+/// Awaits what is asked about `hold`, until the hold is lost: then no answer can help.
+async fn while_held<T>(
+    core: &Core,
+    hold: &Arc<Hold>,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let answer = match select(pin!(asked), pin!(hold.over())).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(Error::not_owner()),
+    };
+    let lost = hold.lost_reason(core.now());
+    lost.map_or(answer, |reason| Err(Error::lost(reason)))
+}
+
+/// Marks the hold lost because Redis does not have it.
 fn missing(core: &Core, hold: &Arc<Hold>) -> Error {
     core.lose(hold, LostReason::Missing);
-    let reason = hold.lost_reason(core.now());
-    Error::lost(reason.unwrap_or(LostReason::Missing))
+    Error::lost(LostReason::Missing)
 }
 
 /// Tries to re-enter. Returns why it failed, if a repeat may succeed, and from when on that counts.
@@ -237,8 +256,9 @@ async fn send(
             if let Some(token) = answer.reply.token() {
                 hold.keep_token(token);
             }
+            hold.with(|state| request.limit(state, answer.sent_at));
             prolong(core, hold, lease.term(answer.sent_at));
-            hold.check(core.now()).map(|()| None)
+            Ok(None)
         }
         Reply::Gone => Err(missing(core, hold)),
         refusal => Err(error_of(refusal)),
@@ -259,7 +279,10 @@ pub(crate) fn prolong(core: &Core, hold: &Arc<Hold>, term: Term) {
 
 /// Asks Redis whether the hold exists.
 pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
-    let hold = hold.in_redis();
+    while_held(core, hold, ask_about(core, hold.in_redis())).await
+}
+
+async fn ask_about(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Error> {
     let mut renewed = None;
     let answer = ask_again(core, |fleet| {
         let written;
@@ -272,7 +295,7 @@ pub(crate) async fn verify(core: &Arc<Core>, hold: &Arc<Hold>) -> Result<(), Err
             let now = core.now();
             hold.with(|state| state.found(renewed, answer.sent_at, now));
             core.look_in_time(hold, now);
-            hold.check(core.now())
+            Ok(())
         }
         Some(false) => Err(missing(core, hold)),
         None => Err(Failure::strange_reply().into()),

@@ -16,11 +16,13 @@ pub(crate) mod schedule;
 pub(crate) mod state;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use futures_util::future::select;
 use parking_lot::Mutex;
 use scopeguard::defer;
 use smallvec::SmallVec;
@@ -329,9 +331,16 @@ impl Hold {
         self.state.lock().is_tainted()
     }
 
-    /// Resolves when the hold is over: lost, or its last level is gone.
+    /// Resolves when the hold is over: lost, or its last level is gone. A read is lost with its shared hold (5), whose loss
+    /// the keeper finds before it comes to the reads.
     pub(crate) async fn over(&self) -> Ended {
-        self.wait_for(HoldState::how_it_ended).await
+        let own = self.wait_for(HoldState::how_it_ended);
+        let Some(shared) = &self.read_of else {
+            return own.await;
+        };
+        let is_lost = |ended: &Ended| matches!(ended, Ended::Lost(_));
+        let lost = shared.wait_for(|state| state.how_it_ended().filter(is_lost));
+        select(pin!(own), pin!(lost)).await.factor_first().0
     }
 
     /// Whether its last release was answered, or given up.
@@ -522,6 +531,21 @@ mod tests {
 
     use super::*;
     use crate::engine::made_tests::{LEASE, origin};
+
+    /// The keeper marks thousands of holds lost before it comes to the reads of the first.
+    #[test]
+    fn a_read_is_over_as_soon_as_its_shared_hold_is_lost() {
+        let now = Moment::from_nanos(1_000);
+        let term = LEASE.term(now);
+        let shared = Hold::trying(origin(1), Moment::NEVER);
+        assert!(shared.with(|state| state.grant(Level::Watchdog, term, now)));
+        let read = Hold::read(&shared, origin(2), Level::Watchdog, term);
+        let mut over = Box::pin(read.over());
+        assert_eq!((&mut over).now_or_never(), None);
+        shared.with(|state| state.lose(LostReason::Expired));
+        let lost = Ended::Lost(LostReason::Expired);
+        assert_eq!(over.now_or_never(), Some(lost));
+    }
 
     #[test]
     fn a_loss_in_the_past_resolves_at_once() {
