@@ -14,6 +14,7 @@ mod taken;
 
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -156,7 +157,7 @@ impl<'a> Run<'a> {
             Ok(child) => child,
             Err(error) => return Ok((End::NotStarted(error.raw_os_error().unwrap_or(0)), false)),
         };
-        let (mut deadline, mut lost, mut killed) = (Deadline::new(self.grace), None, false);
+        let (mut deadline, mut killed) = (Deadline::new(self.grace), false);
         loop {
             let ended = child.has_ended();
             // At a loss its children have the grace as well.
@@ -164,6 +165,8 @@ impl<'a> Run<'a> {
                 break;
             }
             let (now, left) = (Instant::now(), taken.valid_for());
+            // Behind the look at the validity: a loss that Redis reported leaves the grace, unlike a validity that ends.
+            let lost = taken.lost_reason();
             let first = !deadline.has_come();
             if let Some(signal) = deadline.due(now, left, lost) {
                 child.signal(signal);
@@ -176,9 +179,7 @@ impl<'a> Run<'a> {
             let pause = deadline.pause(now, left);
             let pause = if ended { pause.min(CHILDREN) } else { pause };
             tokio::select! {
-                // First, because a loss that Redis reported leaves the grace, unlike a validity that ends.
-                biased;
-                reason = taken.lost(), if lost.is_none() => lost = Some(reason),
+                _ = taken.lost(), if lost.is_none() => {}
                 _ = ends.recv() => {}
                 signal = self.signals.next() => child.pass(signal),
                 () = sleep(pause) => {}
@@ -337,8 +338,19 @@ async fn acquire(
     if messages.verbose() {
         let first = wanted.take(Some(Duration::ZERO)).await;
         let is_last = left() == Some(Duration::ZERO);
-        if let Ok(None) = first {
-            tell_holders(options, messages, locks).await;
+        let telling = tell_holders(options, messages, locks);
+        match first {
+            Ok(None) if is_last => telling.await,
+            Ok(None) => {
+                // Its turn comes by when it begins to wait, not by when it knows for whom.
+                let mut waiting = pin!(wanted.take(left()));
+                tokio::select! {
+                    biased;
+                    taken = &mut waiting => return taken,
+                    () = telling => return waiting.await,
+                }
+            }
+            _ => {}
         }
         // Whatever else it says is found again below.
         if is_last || matches!(first, Ok(Some(_))) {

@@ -57,6 +57,14 @@ impl Taken {
         }
     }
 
+    /// Why it is lost, if it is.
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        match self.check() {
+            Err(Error::Lost { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    }
+
     pub(super) fn valid_for(&self) -> Duration {
         match self {
             Self::Lock(guard) => guard.valid_for(),

@@ -265,3 +265,43 @@ async fn a_try_without_an_answer_is_one_try_and_says_nothing_of_busy_also_with_v
     });
     assert_eq!(asked, [(1, 0); 2]);
 }
+
+/// Others that come while it asks for the holders do not overtake it.
+#[tokio::test]
+async fn it_waits_for_its_turn_before_it_asks_for_whom_also_with_verbose() {
+    let server = RedisServer::start();
+    let mut holder = Job::start(at(&server, &["run", "x"]).args(UNTIL_EOF));
+    assert_eq!(holder.line(), "ready");
+    let proxy = Proxy::to(&server);
+    let tries = proxy.count(Match::script(ACQUIRE));
+    let question = proxy.inject(Fault::SwallowReply);
+    let question = question.on(Match::command("HLEN")).arm();
+    let mut waiter = Job::start(&mut via(&proxy, &["run", "-v", "x", "true"]));
+    wait_until("it asks for whom it waits", PATIENCE, || {
+        question.fired() == 1
+    });
+    // One to know that it waits, and one to wait.
+    assert_eq!(tries.seen(), 2);
+    holder.close();
+    assert_eq!(waiter.end().0, 0);
+}
+
+/// A signal that the command gets at the same moment does not hide that Redis reported the loss, which leaves the grace.
+#[tokio::test]
+async fn a_loss_leaves_the_grace_whatever_signals_come_with_it() {
+    let server = RedisServer::start();
+    let script = "trap : USR1; trap 'echo TERM; exit 0' TERM; echo ready; \
+                  while :; do sleep 0.01; done";
+    let run = ["run", "--watchdog", "500ms", "x", "sh", "-c", script];
+    for _ in 0..20 {
+        let mut job = Job::start(&mut at(&server, &run));
+        assert_eq!(job.line(), "ready");
+        let pid = job.pid().to_string();
+        let storm = "while kill -s USR1 \"$0\" 2>/dev/null; do :; done";
+        let mut storm = Command::new("sh").args(["-c", storm, &pid]).spawn();
+        server.cmd(&["DEL", "x"]).await;
+        assert_eq!(job.line(), "TERM");
+        assert_eq!(job.end().0, 75);
+        let _ = storm.as_mut().map(|storm| storm.wait());
+    }
+}
