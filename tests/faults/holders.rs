@@ -254,14 +254,17 @@ async fn i8_who_asks_about_a_hold_learns_of_its_loss_though_nobody_answers() {
     let client = client.connect().await.unwrap();
     let lock = client.get_lock("silent");
     let guard = lock.lock_with_lease(SHORT).await.unwrap();
+    let inner = guard.reenter(SHORT).await.unwrap();
     proxy.black_hole(Direction::Replies);
     let entering = async { guard.reenter(Lease::Watchdog).await.map(drop) };
-    let asking = async { tokio::join!(entering, guard.extend(HALF_A_MINUTE), guard.verify()) };
-    let (entered, extended, verified) = soon(asking).await;
+    let (extending, verifying) = (guard.extend(HALF_A_MINUTE), guard.verify());
+    let asking = async { tokio::join!(entering, extending, verifying, inner.unlock()) };
+    let (entered, extended, verified, unlocked) = soon(asking).await;
     for (call, answer) in [
         ("reenter", entered),
         ("extend", extended),
         ("verify", verified),
+        ("unlock of an inner level", unlocked),
     ] {
         let reason = match answer {
             Err(Error::Lost { reason, .. }) => reason,

@@ -7,11 +7,12 @@
 //! 3. The caller waits for at most one command time-out, counted from its call, however many tries that takes.
 //! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 
 use super::count::{self, Writing};
 use crate::backend::{Failure, Fleet, Pending};
@@ -158,19 +159,23 @@ async fn write(
     let mut writing = Writing::begun(core, hold, count);
     let pending = Pending::start(&fleet, count::call(core, hold, count));
     writing.sent(&pending);
-    let outcome = pending.until(core.config.command_timeout, deadline).await;
-    match outcome.map(|answer| (answer.reply.found(), answer.sent_at)) {
-        Ok((Some(false), _)) => core.lose(hold, LostReason::Missing),
-        Ok((_, sent_at)) => {
-            writing.acknowledged();
-            count::written(core, hold, count, sent_at);
-        }
-        Err(failure) => {
+    let written = pending.until(core.config.command_timeout, deadline);
+    // No longer than the hold lasts: then nobody needs the count.
+    match select(pin!(written), pin!(hold.over())).await {
+        Either::Left((Ok(answer), _)) => match answer.reply.found() {
+            Some(false) => core.lose(hold, LostReason::Missing),
+            _ => {
+                writing.acknowledged();
+                count::written(core, hold, count, answer.sent_at);
+            }
+        },
+        Either::Left((Err(failure), _)) => {
             let names = Arc::clone(hold.kind.names());
             log(move || {
                 tracing::debug!(name = names.name(), cause = %failure, "hold count not written");
             });
         }
+        Either::Right(_) => {}
     }
     // A hold that was lost during the write is lost. A hold that its other levels ended is not.
     hold.check(core.now())
