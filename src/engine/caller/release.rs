@@ -162,13 +162,13 @@ async fn write(
     let written = pending.until(core.config.command_timeout, deadline);
     // No longer than the hold lasts: then nobody needs the count.
     match select(pin!(written), pin!(hold.over())).await {
-        Either::Left((Ok(answer), _)) => match answer.reply.found() {
-            Some(false) => core.lose(hold, LostReason::Missing),
-            _ => {
-                writing.acknowledged();
-                count::written(core, hold, count, answer.sent_at);
-            }
-        },
+        Either::Left((Ok(answer), _)) if answer.reply.found() == Some(false) => {
+            core.lose(hold, LostReason::Missing);
+        }
+        Either::Left((Ok(answer), _)) => {
+            writing.acknowledged();
+            count::written(core, hold, count, answer.sent_at);
+        }
         Either::Left((Err(failure), _)) => {
             let names = Arc::clone(hold.kind.names());
             log(move || {
