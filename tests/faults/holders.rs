@@ -259,7 +259,7 @@ async fn i8_who_asks_about_a_hold_learns_of_its_loss_though_nobody_answers() {
     let entering = async { guard.reenter(Lease::Watchdog).await.map(drop) };
     let (extending, verifying) = (guard.extend(HALF_A_MINUTE), guard.verify());
     let asking = async { tokio::join!(entering, extending, verifying, inner.unlock()) };
-    let (entered, extended, verified, unlocked) = soon(asking).await;
+    let (entered, extended, verified, unlocked) = Box::pin(soon(asking)).await;
     for (call, answer) in [
         ("reenter", entered),
         ("extend", extended),

@@ -302,6 +302,6 @@ async fn a_loss_leaves_the_grace_whatever_signals_come_with_it() {
         server.cmd(&["DEL", "x"]).await;
         assert_eq!(job.line(), "TERM");
         assert_eq!(job.end().0, 75);
-        let _ = storm.as_mut().map(|storm| storm.wait());
+        let _ = storm.as_mut().map(std::process::Child::wait);
     }
 }
