@@ -264,8 +264,10 @@ fn wake_ups_allow_handover_as_long_as_nobody_else_is_heard_of() {
 
 #[test]
 fn what_a_queue_says_counts_while_the_client_listens() {
-    let mut wakeups = Wakeups::default();
-    wakeups.next_is_ours = true;
+    let mut wakeups = Wakeups {
+        next_is_ours: true,
+        ..Wakeups::default()
+    };
     assert!(!wakeups.allow_handover(), "nothing is heard");
     wakeups.live = true;
     assert!(wakeups.allow_handover());
