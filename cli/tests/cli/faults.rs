@@ -292,7 +292,7 @@ async fn a_loss_leaves_the_grace_whatever_signals_come_with_it() {
     let server = RedisServer::start();
     let script = "trap : USR1; trap 'echo TERM; exit 0' TERM; echo ready; \
                   while :; do sleep 0.01; done";
-    let run = ["run", "--watchdog", "500ms", "x", "sh", "-c", script];
+    let run = ["run", "--watchdog", "2s", "x", "sh", "-c", script];
     for _ in 0..20 {
         let mut job = Job::start(&mut at(&server, &run));
         assert_eq!(job.line(), "ready");
