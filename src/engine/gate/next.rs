@@ -22,6 +22,7 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer, WriterWaits};
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::{Effects, Hold, Rules};
+use crate::lease::LeaseMs;
 
 const MOST_CALLED: usize = 256;
 
@@ -189,6 +190,17 @@ impl<C: Clone + PartialEq> Gate<C> {
 
     pub(super) fn take_uncollected(&mut self) -> Option<Arc<Ticket>> {
         self.uncollected.pop_front().map(|grant| grant.ticket)
+    }
+
+    /// The lease that a try for `ticket` asks for: the longest of the readers whom its grant lets in, so that none of them
+    /// has to ask again.
+    pub(crate) fn lease_to_ask(&self, ticket: &Ticket) -> LeaseMs {
+        let own = ticket.request.lease;
+        if !ticket.request.kind.commands.is_shared() {
+            return own;
+        }
+        let others = self.queue.readers().map(|reader| reader.request.lease);
+        others.fold(own, LeaseMs::max)
     }
 
     /// Puts the attempt that `attempt` makes for the head of the queue into the free seat, or its join beside the shared

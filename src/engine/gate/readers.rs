@@ -17,7 +17,7 @@ use crate::engine::gate::Gate;
 use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
 use crate::engine::hold::{Effects, Hold, Origin, Rules, TaskId};
 use crate::error::LostReason;
-use crate::lease::{LeaseMs, Term};
+use crate::lease::Term;
 
 /// Who may read.
 impl<C: Clone + PartialEq> Gate<C> {
@@ -35,17 +35,6 @@ impl<C: Clone + PartialEq> Gate<C> {
     pub(super) fn head_may_read(&self, now: Moment) -> bool {
         let head = self.queue.head();
         head.is_some_and(|head| self.may_read(head, now))
-    }
-
-    /// The lease that a try for `ticket` asks for: the longest of the readers whom its grant lets in, so that none of them
-    /// has to ask again.
-    pub(crate) fn lease_to_ask(&self, ticket: &Ticket) -> LeaseMs {
-        let own = ticket.request.lease;
-        if !ticket.request.kind.commands.is_shared() {
-            return own;
-        }
-        let others = self.queue.readers().map(|reader| reader.request.lease);
-        others.fold(own, LeaseMs::max)
     }
 
     /// Gives `ticket` a read without asking Redis, if it may have one (1).
