@@ -321,14 +321,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.heard_beside_try();
     }
 
-    /// One more channel is subscribed. What a queue in Redis said still counts.
+    /// One more channel is subscribed.
     pub(crate) fn channel_added(&mut self) {
-        self.wakeups.live = true;
+        self.wakeups.channel_added();
     }
 
     /// Whether the next place in a queue that Redis keeps is of this client.
     pub(crate) fn set_next_is_ours(&mut self, ours: bool) {
-        self.wakeups.next_is_ours = ours;
+        self.wakeups.set_next_is_ours(ours);
     }
 
     /// Ends everybody's wait.

@@ -134,16 +134,16 @@ impl Succession {
 #[derive(Debug, Default)]
 pub(super) struct Wakeups {
     /// Whether the channel is subscribed and confirmed.
-    pub(super) live: bool,
+    live: bool,
     /// Whether the channel is subscribed since before the last try that was answered "busy", so that the holder's release
     /// would be heard.
-    pub(super) hear_holder: bool,
+    hear_holder: bool,
     /// How many messages of our own releases are still to arrive.
     echoes: u32,
     /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
     expected: Vec<u64>,
-    /// Whether this client is the next to get the lock when it releases it. A queue that Redis keeps says that.
-    pub(super) next_is_ours: bool,
+    /// Whether this client is the next to get the lock when it releases it.
+    next_is_ours: bool,
 }
 
 impl Wakeups {
@@ -152,10 +152,19 @@ impl Wakeups {
         self.live && self.next_is_ours
     }
 
+    pub(super) fn hear_holder(&self) -> bool {
+        self.hear_holder
+    }
+
     /// A try was answered "busy". The job does not begin to listen while it awaits an answer, so if the channel is live
     /// now, it was when the try was sent.
     pub(super) fn answered_busy(&mut self) {
         self.hear_holder = self.live;
+    }
+
+    /// A queue that Redis keeps says whether its next place is of this client.
+    pub(super) fn set_next_is_ours(&mut self, ours: bool) {
+        self.next_is_ours = ours;
     }
 
     /// A last release of the hold `number` is sent. If we listen, its message comes back once, however often it is
@@ -191,6 +200,11 @@ impl Wakeups {
             self.next_is_ours = false;
         }
         messages - own
+    }
+
+    /// One more channel is subscribed and confirmed. What a queue in Redis said still counts.
+    pub(super) fn channel_added(&mut self) {
+        self.live = true;
     }
 
     /// Whether messages arrive from now on.

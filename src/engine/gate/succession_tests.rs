@@ -264,14 +264,12 @@ fn wake_ups_allow_handover_as_long_as_nobody_else_is_heard_of() {
 
 #[test]
 fn what_a_queue_says_counts_while_the_client_listens() {
-    let mut wakeups = Wakeups {
-        next_is_ours: true,
-        ..Wakeups::default()
-    };
+    let mut wakeups = Wakeups::default();
+    wakeups.set_next_is_ours(true);
     assert!(!wakeups.allow_handover(), "nothing is heard");
-    wakeups.live = true;
+    wakeups.channel_added();
     assert!(wakeups.allow_handover());
-    wakeups.next_is_ours = false;
+    wakeups.set_next_is_ours(false);
     assert!(!wakeups.allow_handover());
 }
 
@@ -284,7 +282,7 @@ fn who_subscribes_again_knows_nothing_of_the_time_before() {
         assert!(wakeups.allow_handover());
         wakeups.set_listening(live);
         assert!(!wakeups.allow_handover());
-        wakeups.next_is_ours = true;
+        wakeups.set_next_is_ours(true);
         assert_eq!(wakeups.allow_handover(), live);
         assert_eq!(wakeups.news(1), 1, "its own message may have been missed");
     }
@@ -295,10 +293,10 @@ fn a_holder_is_heard_by_a_subscription_that_is_older_than_the_answer() {
     let mut wakeups = Wakeups::default();
     wakeups.answered_busy();
     wakeups.set_listening(true);
-    assert!(!wakeups.hear_holder, "it may have gone before that");
+    assert!(!wakeups.hear_holder(), "it may have gone before that");
     wakeups.answered_busy();
-    assert!(wakeups.hear_holder);
+    assert!(wakeups.hear_holder());
     wakeups.set_listening(false);
     wakeups.set_listening(true);
-    assert!(!wakeups.hear_holder, "it may have gone in between");
+    assert!(!wakeups.hear_holder(), "it may have gone in between");
 }

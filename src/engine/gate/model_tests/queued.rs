@@ -173,7 +173,7 @@ impl World {
         match reply {
             ReplyState::Done(reply) if reply.is_grant() => {
                 let ours = matches!(reply, Reply::NextIsOurs(_));
-                self.at(|gate, _| gate.wakeups.next_is_ours = ours);
+                self.at(|gate, _| gate.wakeups.set_next_is_ours(ours));
             }
             _ => self.places.lost = self.places.given,
         }
@@ -186,7 +186,7 @@ impl World {
             && reply.is_grant()
         {
             let ours = matches!(reply, Reply::NextIsOurs(_));
-            self.at(|gate, _| gate.wakeups.next_is_ours = ours);
+            self.at(|gate, _| gate.wakeups.set_next_is_ours(ours));
         }
     }
 
@@ -200,7 +200,7 @@ impl World {
         let channels: Vec<_> = channels.iter().map(|id| id.parse().unwrap()).collect();
         let first = channels.first();
         if first.is_some_and(|first| !self.places.channels.contains(first)) {
-            self.gate.wakeups.live = true;
+            self.gate.wakeups.channel_added();
             self.places.woken = true;
         }
         self.places.channels = channels;
