@@ -7,13 +7,17 @@ use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, connect, ms, soon, subscribed, without_polls};
 
+fn rare() -> Backoff {
+    let minute = ms(60_000);
+    Backoff::new().base(minute).cap(minute).jitter(false)
+}
+
 #[tokio::test]
 async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let holder = connect(&server).await;
-    let rare = Backoff::new().base(ms(60_000)).cap(ms(60_000));
-    let builder = Client::builder(&proxy.url()).backoff(rare);
+    let builder = Client::builder(&proxy.url()).backoff(rare());
     let client = builder.connect().await.unwrap();
     let guard = holder
         .get_lock("gap")
@@ -33,6 +37,32 @@ async fn i5_a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let guard = soon(waiter).await.unwrap().unwrap();
     assert_eq!(proxy.commands()["SUBSCRIBE"], 1);
     guard.unlock().await.unwrap();
+}
+
+/// The client polls once a minute, and its server is there all the time.
+#[tokio::test]
+async fn i5_a_connection_that_breaks_before_the_confirmation_is_made_again_at_once() {
+    let server = RedisServer::start();
+    let holder = connect(&server).await;
+    for (number, fault) in [Fault::ResetBefore, Fault::ResetAfter]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("cut:{number}");
+        let proxy = Proxy::to(&server);
+        let client = Client::builder(&proxy.url()).backoff(rare());
+        let client = client.connect().await.unwrap();
+        let held = holder.get_lock(&name);
+        let guard = held.lock_with_lease(LONG * 4).await.unwrap();
+        let cut = proxy.inject(fault).on(Match::command("SUBSCRIBE")).arm();
+        let lock = client.get_lock(&name);
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        eventually("it is cut", LONG, async || cut.fired() == 1).await;
+        subscribed(&server, &name).await;
+        guard.unlock().await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
 }
 
 /// The job of the name listens for another second after its last waiter. A machine may be late: one of several rounds

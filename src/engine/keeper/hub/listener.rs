@@ -56,6 +56,11 @@ impl Route {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Whether there was a connection for it.
+    pub(crate) fn had_connection(&self) -> bool {
+        self.at.lock().is_some()
+    }
+
     fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_one();

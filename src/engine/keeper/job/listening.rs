@@ -159,10 +159,10 @@ pub(super) enum ChannelNews {
     Confirmed,
     /// So many messages came.
     Messages(u32),
-    /// The connection of the subscription broke.
+    /// The connection of the subscription broke, before or after the confirmation.
     Broken,
-    /// Nothing for the head of the queue: subscribing failed, so the polls carry on, or a later waiter's subscription is
-    /// confirmed.
+    /// Nothing for the head of the queue: there is no connection, or subscribing was refused, so the polls carry on; or a
+    /// later waiter's subscription is confirmed.
     Nothing,
 }
 
@@ -232,8 +232,13 @@ impl Subscription {
                         ChannelNews::Confirmed
                     }
                     Err(failure) => {
+                        let broke = route.had_connection() && !hub::is_refusal(&failure);
                         self.failed(&failure);
-                        ChannelNews::Nothing
+                        if broke {
+                            ChannelNews::Broken
+                        } else {
+                            ChannelNews::Nothing
+                        }
                     }
                 }
             }
