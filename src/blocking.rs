@@ -99,8 +99,8 @@ impl<T> Blocking<T> {
     }
 }
 
-/// Methods that do what the async ones of this type and these names do. The first word is the function that gets what those
-/// return: one that blocks until a future ends, or `Blocking` itself for what is there at once.
+/// Makes methods that call the async methods with the same names. The first word says what happens to the result: `block`
+/// waits for a future, and `Blocking` wraps a value.
 macro_rules! blocking {
     ($how:ident $of:ident: $(
         pub fn $name:ident(&$this:ident $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;

@@ -165,7 +165,8 @@ impl<'a> Run<'a> {
                 break;
             }
             let (now, left) = (Instant::now(), taken.valid_for());
-            // Behind the look at the validity: a loss that Redis reported leaves the grace, unlike a validity that ends.
+            // Asked after the validity: if Redis reported the loss, the command has its grace, and if the validity ended, it
+            // has none.
             let lost = taken.lost_reason();
             let first = !deadline.has_come();
             if let Some(signal) = deadline.due(now, left, lost) {
@@ -342,7 +343,7 @@ async fn acquire(
         match first {
             Ok(None) if is_last => telling.await,
             Ok(None) => {
-                // Its turn comes by when it begins to wait, not by when it knows for whom.
+                // It waits while it asks for the holders, so nobody who comes meanwhile is ahead of it.
                 let mut waiting = pin!(wanted.take(left()));
                 tokio::select! {
                     biased;

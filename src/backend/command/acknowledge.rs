@@ -208,7 +208,8 @@ impl Stall {
 impl AckWorker {
     async fn run(self, mut queue: mpsc::UnboundedReceiver<QueuedCommand>) {
         let mut waiting = Vec::with_capacity(BATCH);
-        // First polled, and so sent, in the order in which they are added. Each returns whether it waits for replicas.
+        // They are polled for the first time, and so sent, in the order in which they are added. Each returns whether it
+        // waits for replicas.
         let mut under_way = FuturesUnordered::new();
         // How many of them wait for replicas.
         let mut waits = 0;

@@ -207,7 +207,7 @@ async fn repeat(
     }
 }
 
-/// Awaits what is asked about `hold`, until the hold is lost: then no answer can help.
+/// Awaits an answer about `hold`, but no longer than the hold lasts: the answer to a lost hold is that it is lost.
 async fn while_held<T>(
     core: &Core,
     hold: &Arc<Hold>,

@@ -67,7 +67,7 @@ enum ReleaseStart<'a> {
 fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
     let hold = &entered.hold;
     if let Err(closed) = core.check_open() {
-        // That the hold was lost says more.
+        // If the hold was lost, the caller gets that error: it says more.
         let lost = hold.check(core.now());
         return ReleaseStart::Over(lost.and(Err(closed)));
     }
@@ -160,7 +160,7 @@ async fn write(
     let pending = Pending::start(&fleet, count::call(core, hold, count));
     writing.sent(&pending);
     let written = pending.until(core.config.command_timeout, deadline);
-    // No longer than the hold lasts: then nobody needs the count.
+    // Once the hold is over, nobody needs the count.
     match select(pin!(written), pin!(hold.over())).await {
         Either::Left((Ok(answer), _)) if answer.reply.found() == Some(false) => {
             core.lose(hold, LostReason::Missing);
