@@ -147,7 +147,11 @@ async fn one_try_lets_in_waiting_readers_of_any_lease() {
             }
         })
     });
-    eventually("they wait", LONG, async || client.stats().waiters == 3).await;
+    eventually("they were refused", LONG, async || {
+        let listens = server.subscribers("redisson_rwlock:{x}").await == 1;
+        listens && client.stats().waiters == 3
+    })
+    .await;
     let joins = Match::script(&script("rw/assert.lua"));
     let joins = proxy.inject(Fault::DelayReply(Duration::ZERO)).on(joins);
     let joins = joins.always().arm();
