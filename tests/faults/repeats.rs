@@ -1,6 +1,7 @@
 //! What the client sends again after a failure, and what it knows then: releases, hold counts, tries.
 
-use watchlock::{Client, Error, Lease, LostReason};
+use futures_util::future::join_all;
+use watchlock::{Client, Error, Lease, LockGuard, LostReason};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -225,4 +226,33 @@ async fn a_text_that_is_refused_costs_those_behind_it_no_renewal() {
     // At first, and again behind the text of the first.
     assert_eq!((digests.seen(), first.fired()), (2, 1));
     drop(guards);
+}
+
+/// A new connection takes sixteen at first, and its answers come late, so most are sent when their callers give up.
+#[tokio::test]
+async fn a_release_that_waited_in_the_client_is_sent_once() {
+    let (server, proxy) = proxied().await;
+    let client = Client::builder(&proxy.url()).command_timeout(ms(1_000));
+    let client = client.connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..40 {
+        let lock = client.get_lock(format!("{number}"));
+        guards.push(lock.lock_with_lease(HALF_A_MINUTE).await.unwrap());
+    }
+    proxy.refuse();
+    proxy.reset_all();
+    eventually("nothing is connected", LONG, async || {
+        !client.stats().connected
+    })
+    .await;
+    proxy.accept();
+    let releases = proxy.inject(Fault::DelayReply(ms(700)));
+    let releases = releases.on(Match::script(RELEASE)).always().arm();
+    let unlocks = guards.into_iter().map(LockGuard::unlock);
+    let unlocks = soon(join_all(unlocks)).await;
+    let late = unlocks.iter().filter(|unlocked| unlocked.is_err());
+    assert!(late.count() > 0, "all were answered in time");
+    client.shutdown(LONG).await;
+    assert_eq!(releases.seen(), 40);
+    clean(&server).await;
 }

@@ -183,6 +183,27 @@ impl Pending {
         self.shared.end();
     }
 
+    /// A caller's time for it is over: wakes all clones, and ends it only if it is overdue itself. The time that it waits
+    /// for a place of its lane does not count, unless nothing was heard on the lane either.
+    pub(crate) fn times_out_caller(&self) {
+        let limit = self.shared.lane.command_timeout();
+        if self.silent_after(Moment::default(), limit) <= self.shared.lane.now() {
+            self.overdue();
+        } else {
+            self.shared.wake_but(None);
+        }
+    }
+
+    /// What it comes to for somebody who does not wait for its reply any more.
+    pub(crate) fn unanswered(&self) -> Failure {
+        let lane = &self.shared.lane;
+        if self.is_submitted() {
+            Failure::slow_reply(lane.command_timeout())
+        } else {
+            lane.not_sent()
+        }
+    }
+
     /// Looks for the reply itself: nobody may have polled the command since it came. Gives the connection up if nothing at
     /// all was read on it for `silence`. The caller waited for at least `waited` after the submission.
     fn look_for_reply(&self, waited: Duration, silence: Option<Duration>) {

@@ -7,15 +7,17 @@
 //! 3. The caller waits for at most one command time-out, counted from its call, however many tries that takes.
 //! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either, select};
 
 use super::count::{self, Writing};
-use crate::backend::{Failure, Fleet, Pending};
+use crate::backend::{CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
 use crate::engine::core::{Core, settle_release};
 use crate::engine::gate::answers::{GivenBack, SentAs};
@@ -41,8 +43,13 @@ pub(crate) fn give_back<'a>(
             ReleaseStart::Slow(rest) => return rest.await,
             ReleaseStart::Sent(sent) => sent,
         };
-        // It has no timer: the keeper ends an overdue command.
-        let outcome = (&mut sent.command).await;
+        let deadline = sent.deadline;
+        let Some(outcome) = sent.outcome().await else {
+            let failure = sent.command.unanswered();
+            drop(sent);
+            let hold = entered.hold.in_redis();
+            return repeated(core, hold, failure, deadline).boxed().await;
+        };
         // The caller has the answer, so it settles it; the drop of `sent` must not leave it to the keeper.
         sent.hold = None;
         let hold = entered.hold.in_redis();
@@ -50,7 +57,6 @@ pub(crate) fn give_back<'a>(
         let Err(failure) = settle_release(core, hold, &in_seat, outcome) else {
             return hold.outcome();
         };
-        let deadline = hold.with(|state| state.finish_by());
         drop(sent);
         repeated(core, hold, failure, deadline).boxed().await
     }
@@ -83,6 +89,7 @@ fn begin<'a>(core: &'a Arc<Core>, entered: &'a HeldLevel) -> ReleaseStart<'a> {
                 core,
                 hold: Some(hold.in_redis()),
                 command,
+                deadline,
             });
         }
         GivenBack::LeftToKeeper => {
@@ -187,6 +194,18 @@ struct SentRelease<'a> {
     /// `None` once the caller has the answer.
     hold: Option<&'a Arc<Hold>>,
     command: Pending,
+    /// When the caller returns without the answer.
+    deadline: Moment,
+}
+
+impl SentRelease<'_> {
+    /// None at the deadline. It has no timer: the keeper wakes it then.
+    fn outcome(&mut self) -> impl Future<Output = Option<CommandResult>> {
+        poll_fn(|context| match self.command.poll_unpin(context) {
+            Poll::Pending if self.core.now() >= self.deadline => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+    }
 }
 
 impl Drop for SentRelease<'_> {

@@ -97,7 +97,7 @@ async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     let names = hold.kind.names();
     if let Some(command) = core.gates.with(names, |gate| gate.release_of(hold)) {
         let limit = core.config.command_timeout;
-        let outcome = command.clone().within(limit).await;
+        let outcome = command.clone().within_of(core.now(), limit).await;
         return settle_release(core, hold, &SentAs::Seat(&command), outcome);
     }
     if hold.phase() == Phase::Ending {

@@ -422,8 +422,11 @@ pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
         let due = tried.is_some() || now >= effects.change(hold, |state| state.finish_by());
         (same && due).then(|| gate.overdue(hold, effects)).flatten()
     });
-    if let Some(command) = ended {
-        command.overdue();
+    match (ended, tried) {
+        (Some(command), Some(_)) => command.overdue(),
+        // The keeper completes a release.
+        (Some(command), None) => command.times_out_caller(),
+        (None, _) => {}
     }
 }
 
