@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchlock::{Client, Lease};
+use watchlock::{Client, ClientBuilder, Lease};
 use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -201,12 +201,22 @@ async fn a_hold_outlives_its_connections() {
 /// An acquire that was certainly not sent cannot run later: nothing is cleaned up after it.
 #[tokio::test]
 async fn a_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up() {
+    leaves_nothing_to_clean_up(|url| Client::builder(url)).await;
+}
+
+#[tokio::test]
+async fn a_given_connection_that_was_cut_while_it_was_quiet_leaves_nothing_to_clean_up() {
+    let given = |url: &str| Client::builder_from(&redis::Client::open(url).unwrap());
+    leaves_nothing_to_clean_up(given).await;
+}
+
+async fn leaves_nothing_to_clean_up(builder: impl Fn(&str) -> ClientBuilder) {
     const RELEASE: &str = include_str!("../../lua/lock/release.lua");
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let client = Client::connect(&proxy.url()).await.unwrap();
+    let client = builder(&proxy.url()).connect().await.unwrap();
     for _ in 0..2 {
-        // The client does not ping a connection on which it heard something within the last second.
+        // Where redis-rs drives the connection, it is not pinged when something was heard on it within the last second.
         tokio::time::sleep(ms(1_100)).await;
         cut(&server).await;
         eventually("they are cut", LONG, async || proxy.connections() == 0).await;
@@ -237,8 +247,9 @@ async fn a_connection_that_was_cut_behind_a_dropped_command_leaves_nothing_to_cl
     const RELEASE: &str = include_str!("../../lua/lock/release.lua");
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let client = Client::connect(&proxy.url()).await.unwrap();
-    // The client does not ping a connection on which it heard something within the last second.
+    let given = redis::Client::open(proxy.url()).unwrap();
+    let client = Client::builder_from(&given).connect().await.unwrap();
+    // Such a connection is not pinged when something was heard on it within the last second.
     tokio::time::sleep(ms(1_100)).await;
     let lock = client.get_lock("x");
     drop(poll_once(&mut Box::pin(lock.is_locked())).await);

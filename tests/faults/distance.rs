@@ -16,13 +16,16 @@ use crate::common::{LONG, SHORT, clean, connect, ms, poll_once, soon, subscribed
 const LEASE: Duration = Duration::from_secs(2);
 /// How many holds share a pipeline.
 const HOLDS: usize = 20;
-const LEASES: u32 = 20;
+/// For how long they live.
+const LIFE: Duration = Duration::from_secs(40);
 
 /// One hold of a client of its own, and many of another one.
-async fn held(proxy: &Proxy) -> Vec<LockGuard> {
+async fn held(proxy: &Proxy, lease: Duration) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for holds in [1, HOLDS] {
-        let client = Client::builder(&proxy.url()).watchdog_lease(LEASE);
+        let client = Client::builder(&proxy.url())
+            .watchdog_lease(lease)
+            .command_timeout(lease / 2);
         // To connect takes several round trips.
         let client = client.connect_timeout(HALF_A_MINUTE).connect().await;
         let client = client.unwrap();
@@ -34,30 +37,30 @@ async fn held(proxy: &Proxy) -> Vec<LockGuard> {
     guards
 }
 
-/// Returns how often the one hold is renewed while it lives for [`LEASES`], over `round_trip`. A hold that is lost while the
-/// machine stands still says nothing.
-async fn renewals_over(round_trip: Duration) -> u64 {
+/// Returns how often the one hold is renewed in its [`LIFE`], over `round_trip`. A hold that is lost while the machine
+/// stands still says nothing.
+async fn renewals_over(round_trip: Duration, lease: Duration) -> u64 {
     for _ in 0..3 {
         let watch = StallWatch::start();
-        let lost = match renewals_of_a_life(round_trip).await {
+        let lost = match renewals_of_a_life(round_trip, lease).await {
             Ok(renewals) => return renewals,
             Err(lost) => lost,
         };
         let stall = watch.longest();
-        assert!(stall > LEASE / 10, "{lost}, stall {stall:?}");
+        assert!(stall > lease / 10, "{lost}, stall {stall:?}");
     }
     panic!("the machine stood still each time");
 }
 
-async fn renewals_of_a_life(round_trip: Duration) -> Result<u64, Error> {
+async fn renewals_of_a_life(round_trip: Duration, lease: Duration) -> Result<u64, Error> {
     let (server, proxy) = proxied().await;
     proxy.latency(round_trip);
-    let guards = held(&proxy).await;
+    let guards = held(&proxy, lease).await;
     let renewals = proxy.count(calls(VERIFY, "far:1:0"));
     let accepted = proxy.accepted();
-    let end = Instant::now() + LEASE * LEASES;
+    let end = Instant::now() + LIFE;
     let mut lives = Ok(());
-    eventually("twenty leases pass", HALF_A_MINUTE * 2, async || {
+    eventually("they lived", HALF_A_MINUTE * 2, async || {
         lives = guards.iter().try_for_each(LockGuard::check);
         lives.is_err() || Instant::now() >= end
     })
@@ -72,10 +75,14 @@ async fn renewals_of_a_life(round_trip: Duration) -> Result<u64, Error> {
     Ok(renewals.seen())
 }
 
+fn leases_of(lease: Duration) -> u64 {
+    LIFE.as_secs() / lease.as_secs()
+}
+
 #[tokio::test]
 async fn a_renewal_that_takes_a_quarter_of_the_lease_costs_no_hold_and_no_connection() {
-    let renewals = renewals_over(LEASE / 4).await;
-    let periods = u64::from(LEASES) * 3;
+    let renewals = renewals_over(LEASE / 4, LEASE).await;
+    let periods = leases_of(LEASE) * 3;
     // The first try is answered in time. A period is up to two tenths shorter, so that renewals travel together.
     assert!(renewals <= periods * 10 / 8 + 1, "{renewals} renewals");
 }
@@ -83,8 +90,10 @@ async fn a_renewal_that_takes_a_quarter_of_the_lease_costs_no_hold_and_no_connec
 /// The next try goes out before the first one is answered, and both count.
 #[tokio::test]
 async fn a_renewal_that_is_answered_late_counts() {
-    let renewals = renewals_over(LEASE * 9 / 20).await;
-    let most = u64::from(LEASES) * 4 + 2;
+    // The first renewal is answered a tenth of the lease before its end.
+    let lease = LEASE * 2;
+    let renewals = renewals_over(lease * 9 / 20, lease).await;
+    let most = leases_of(lease) * 4 + 2;
     assert!(renewals <= most, "{renewals} renewals");
 }
 

@@ -1,7 +1,8 @@
 //! Sends a command on the connection of a lane.
 //!
-//! 1. A command was certainly not sent if there was no connection, or if the [knock](is_cut) before it was refused. After
-//!    any other failure it may have run, unless the error of the server says that it did not.
+//! 1. A command was certainly not sent if there was no connection, or if its connection is known to have ended: redis-rs,
+//!    where it drives the connection, shows that by refusing the [knock](is_cut) before the command. After any other failure
+//!    the command may have run, unless the error of the server says that it did not.
 //! 2. `ASKING` counts for the next command of its connection, which other tasks use too. So both are sent as one pipeline.
 //! 3. A server that forgot a script refuses all calls of it that are in flight. The first of them sends the text, the
 //!    others send their digest again behind it. A call that is refused once more sends the text, too.
@@ -204,7 +205,7 @@ pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
         }
         // A command on a connection that has ended certainly does not go out.
         let mut cut = connected.connection.has_ended();
-        if !cut && lane.needs_knock() {
+        if !cut && !connected.connection.shows_its_end() && lane.needs_knock() {
             cut = Box::pin(is_cut(&mut connected.connection)).await;
             if !cut {
                 lane.knocked();

@@ -124,6 +124,11 @@ impl Connection {
         .await
     }
 
+    /// Whether [`has_ended`](Self::has_ended) says so as soon as it is broken: redis-rs does not when it drives it.
+    pub(crate) fn shows_its_end(&self) -> bool {
+        self.driven.is_some()
+    }
+
     /// Whether it is known to be broken.
     pub(crate) fn has_ended(&self) -> bool {
         self.driven
