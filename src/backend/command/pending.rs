@@ -183,9 +183,10 @@ impl Pending {
         self.shared.end();
     }
 
-    /// A caller's time for it is over: wakes all clones, and ends it only if it is overdue itself. The time that it waits
-    /// for a place of its lane does not count, unless nothing was heard on the lane either.
+    /// A caller's time for it is over: takes it back if it was not sent, so that the keeper sends it with many others; ends
+    /// it if it is overdue itself; and wakes all clones.
     pub(crate) fn times_out_caller(&self) {
+        self.take_back();
         let limit = self.shared.lane.command_timeout();
         if self.silent_after(Moment::default(), limit) <= self.shared.lane.now() {
             self.overdue();
