@@ -36,7 +36,8 @@ pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
     let config = core.backend.config();
     let limit = config.dialer.limit(config.connect_timeout);
     let introducing = Box::pin(introduce(core, fleet.home()));
-    let introduced = core.backend.timers().within(limit, introducing).await;
+    let timers = core.backend.timers();
+    let introduced = timers.within_run_time(limit, introducing).await;
     introduced.unwrap_or_else(|| Err(Failure::slow_connect(config.connect_timeout).into()))?;
     fleet.settle();
     if core.config.label.is_some() {

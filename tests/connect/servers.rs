@@ -289,3 +289,14 @@ async fn a_limit_of_the_plan_is_no_wrong_password() {
         assert!(error.is_transient(), "{url}: {error:?}");
     }
 }
+
+/// As when the process gets no CPU.
+#[tokio::test]
+async fn a_time_in_which_nothing_runs_is_no_silence_of_the_server() {
+    let server = RedisServer::start();
+    let timeout = ms(1_000);
+    let builder = Client::builder(&server.url()).connect_timeout(timeout);
+    let nothing_runs = async { std::thread::sleep(timeout * 3 / 2) };
+    let (client, ()) = tokio::join!(builder.connect(), nothing_runs);
+    works(&client.unwrap()).await;
+}

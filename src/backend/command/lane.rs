@@ -71,7 +71,7 @@ impl LaneConfig {
         let mut server = None;
         if self.asks_server {
             let asking = ServerInfo::ask(&mut connection, &self.clock);
-            let asked = self.timers.within(limit, asking).await;
+            let asked = self.timers.within_run_time(limit, asking).await;
             server = Some(asked.unwrap_or_else(|| Err(Failure::slow_connect(limit)))?);
         }
         Ok(Connected {
@@ -89,7 +89,8 @@ impl LaneConfig {
             return Ok(());
         };
         let limit = self.connect_timeout;
-        let greeted = self.timers.within(limit, node.greet(connection)).await;
+        let greeting = node.greet(connection);
+        let greeted = self.timers.within_run_time(limit, greeting).await;
         greeted.unwrap_or_else(|| Err(Failure::slow_connect(limit)))
     }
 }

@@ -406,7 +406,10 @@ impl Dialer {
         timeout: Duration,
         connecting: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        match timers.within(self.limit(timeout), connecting).await {
+        match timers
+            .within_run_time(self.limit(timeout), connecting)
+            .await
+        {
             // A lane treats an unknown service as not started yet.
             Some(result) => result.map_err(Failure::unreached_unless_refused),
             None => Err(Failure::slow_connect(timeout)),
