@@ -368,6 +368,19 @@ impl LockGuard {
         })
     }
 
+    /// Awaits an answer about the hold, but no longer than the hold lasts: the answer to a lost hold is that it is lost.
+    pub(super) async fn answered<T>(
+        &self,
+        asked: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match &self.level {
+            LevelOf::Single(single) => {
+                enter::while_held(&single.engine.core, &single.entered.hold, asked).await
+            }
+            LevelOf::Several(_) => asked.await,
+        }
+    }
+
     /// It is in the hands of the current task.
     fn is_used(&self) {
         if let LevelOf::Single(single) = &self.level {

@@ -669,7 +669,8 @@ impl Permit {
         let names = self.target.kind()?.names();
         let hold_id = self.level.hold_id().ok_or_else(Error::not_owner)?;
         self.level.may_never_end();
-        let reply = ask(self.target.core(), self.request.forget(names, hold_id)).await?;
+        let asked = ask(self.target.core(), self.request.forget(names, hold_id));
+        let reply = self.level.answered(asked).await?;
         match reply.found() {
             Some(true) => {
                 // Set under the hold's lock: if the hold was lost before, its release gives the permits back.

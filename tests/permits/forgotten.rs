@@ -14,6 +14,7 @@ for_both! {
     forgotten_permits_stay_taken_whatever_becomes_of_their_client,
     permits_that_cannot_be_forgotten_are_given_back,
     a_forget_whose_reply_is_lost_gives_the_permits_back,
+    a_forget_waits_no_longer_than_the_permits_last,
     i9_a_forget_can_be_dropped_at_any_await,
 }
 
@@ -96,6 +97,21 @@ async fn a_forget_whose_reply_is_lost_gives_the_permits_back<K: Kind>() {
         client.shutdown(LONG).await;
     }
     assert!(once(&K::of(&scene.client, NAME)).await.is_some());
+}
+
+async fn a_forget_waits_no_longer_than_the_permits_last<K: Kind>() {
+    let scene = Scene::new().await;
+    let proxy = Proxy::to(&scene.server);
+    let builder = Client::builder(&proxy.url()).command_timeout(LONG);
+    let client = builder.connect().await.unwrap();
+    let of = K::of(&client, NAME).with_permits(3);
+    let permit = of.try_acquire(LONG, SHORT).await.unwrap().unwrap();
+    let forget = Match::script(&script("permits/forget.lua"));
+    let shot = proxy.inject(Fault::SwallowRequest).on(forget).arm();
+    let lost = soon(permit.forget()).await.unwrap_err();
+    assert!(lost.is_lost(), "{lost}");
+    assert_eq!(shot.fired(), 1);
+    scene.all_are_free::<K>(3).await;
 }
 
 async fn i9_a_forget_can_be_dropped_at_any_await<K: Kind>() {

@@ -208,7 +208,7 @@ async fn repeat(
 }
 
 /// Awaits an answer about `hold`, but no longer than the hold lasts: the answer to a lost hold is that it is lost.
-async fn while_held<T>(
+pub(crate) async fn while_held<T>(
     core: &Core,
     hold: &Arc<Hold>,
     asked: impl Future<Output = Result<T, Error>>,
