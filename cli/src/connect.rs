@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use watchlock::redis::aio::MultiplexedConnection;
 use watchlock::redis::{
-    self, AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue,
+    self, AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue,
     IntoConnectionInfo, ProtocolVersion, RedisError,
 };
 use watchlock::{
@@ -201,16 +201,46 @@ pub(crate) struct Server {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) in_cluster: bool,
     info: ConnectionInfo,
+    /// All masters of its cluster, by their addresses.
+    masters: Arc<[(String, MultiplexedConnection)]>,
 }
 
 impl Server {
     /// Runs one command.
     pub(crate) async fn ask<T: FromRedisValue>(&self, words: &[&[u8]]) -> Result<T, RedisError> {
-        let mut command = redis::Cmd::new();
+        let mut command = Cmd::new();
         for word in words {
             command.arg(*word);
         }
-        command.query_async(&mut self.connection.clone()).await
+        let answer = command.query_async(&mut self.connection.clone()).await;
+        self.elsewhere(&command, answer).await
+    }
+
+    /// The answer to a command, which got this one. While a slot migrates, some of its keys are at the node that it leaves
+    /// and the others at the next one: each answers for what it has, behind `ASKING`.
+    pub(crate) async fn elsewhere<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        answer: Result<T, RedisError>,
+    ) -> Result<T, RedisError> {
+        let Err(error) = &answer else {
+            return answer;
+        };
+        let node = match (error.code(), error.redirect_node()) {
+            (Some("MOVED"), _) => Some(&self.connection),
+            (Some("ASK"), Some((at, _))) => {
+                let mut masters = self.masters.iter();
+                masters.find_map(|(known, node)| (known == at).then_some(node))
+            }
+            _ => None,
+        };
+        let Some(node) = node.filter(|_| self.in_cluster) else {
+            return answer;
+        };
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").ignore().add_command(command.clone());
+        let asked = asking.query_async(&mut node.clone()).await;
+        asked.map(|(answer,)| answer).or(answer)
     }
 
     /// The time of its clock, since 1970.
@@ -368,11 +398,16 @@ async fn nodes(seed: &Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
     }
     let infos = masters.iter();
     let infos = infos.map(|(host, port)| moved(&seed.info, host, *port));
-    let servers = open_all(infos.collect(), pems).await.into_iter();
+    let servers = open_all(infos.collect(), pems).await;
+    let masters = servers.iter().flatten();
+    let masters = masters.map(|server| (server.at.clone(), server.connection.clone()));
+    let masters: Arc<[_]> = masters.collect();
     let in_cluster = |server| Server {
         in_cluster: true,
+        masters: Arc::clone(&masters),
         ..server
     };
+    let servers = servers.into_iter();
     Ok(servers.map(|server| server.map(in_cluster)).collect())
 }
 
@@ -440,6 +475,7 @@ async fn open(info: ConnectionInfo, pems: &Pems) -> Reached {
             connection,
             in_cluster: false,
             info,
+            masters: Arc::default(),
         }),
         Err(error) => Err((at, error.into())),
     }

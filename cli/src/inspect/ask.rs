@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use futures_util::future::join_all;
 use futures_util::stream::{self, Stream};
 use watchlock::redis::{self, Cmd, FromRedisValue, RedisError};
 
@@ -69,20 +70,26 @@ pub(super) async fn answers<T: FromRedisValue>(
     ask_all(server, commands).await
 }
 
-/// Runs commands in one round trip.
+/// Runs commands in one round trip, and those once more that were sent elsewhere.
 pub(super) async fn ask_all<T: FromRedisValue>(
     server: &Server,
     commands: impl IntoIterator<Item = Cmd>,
 ) -> Result<Vec<Result<T, RedisError>>, RedisError> {
-    let mut pipeline = redis::pipe();
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    if pipeline.is_empty() {
+    let commands: Vec<_> = commands.into_iter().collect();
+    if commands.is_empty() {
         return Ok(Vec::new());
     }
+    let mut pipeline = redis::pipe();
+    for command in &commands {
+        pipeline.add_command(command.clone());
+    }
     let mut connection = server.connection.clone();
-    pipeline.ignore_errors().query_async(&mut connection).await
+    let answers: Vec<_> = (pipeline.ignore_errors())
+        .query_async(&mut connection)
+        .await?;
+    let answers = commands.iter().zip(answers);
+    let answers = answers.map(|(command, answer)| server.elsewhere(command, answer));
+    Ok(join_all(answers).await)
 }
 
 /// None for an error, except that of a command which this user may not run at all.

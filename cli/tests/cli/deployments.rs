@@ -318,3 +318,24 @@ async fn ls_at_a_quorum_says_when_there_are_more() {
     assert_eq!(rows, ["x:00", "x:01", "x:02"], "{}", listed.out);
     assert_eq!(listed.err, "watchlock: there are more; --limit is 3\n");
 }
+
+#[tokio::test]
+async fn a_lock_is_shown_while_its_slot_migrates() {
+    let cluster = RedisCluster::masters().await;
+    let lock = ["HSET", "a", &format!("{JAVA}:1"), "1"];
+    cluster.server_of("a").await.cmd(&lock).await;
+    let (slot, from) = (cluster.slot_of("a").await, cluster.owner_of("a").await);
+    let to = (from + 1) % cluster.nodes().len();
+    cluster.begin_move(slot, to).await;
+    for moved in [false, true] {
+        if moved {
+            cluster.move_key("a", to).await;
+        }
+        for arguments in [&["ls"] as &[&str], &["show", "a"]] {
+            let tried = said(watchlock(arguments).env("WATCHLOCK_URL", cluster.url()));
+            let context = format!("{arguments:?}, moved: {moved}");
+            assert_eq!((tried.status, tried.err.as_str()), (0, ""), "{context}");
+            assert!(tried.out.contains(JAVA), "{context}: {}", tried.out);
+        }
+    }
+}
