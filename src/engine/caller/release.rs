@@ -202,7 +202,12 @@ impl SentRelease<'_> {
     /// None at the deadline. It has no timer: the keeper wakes it then.
     fn outcome(&mut self) -> impl Future<Output = Option<CommandResult>> {
         poll_fn(|context| match self.command.poll_unpin(context) {
-            Poll::Pending if self.core.now() >= self.deadline => Poll::Ready(None),
+            Poll::Pending if self.core.now() >= self.deadline => {
+                // Nobody may have read the reply yet: this process may have stood still.
+                let answered = self.command.is_answered();
+                let polled = answered.then(|| self.command.poll_unpin(context).map(Some));
+                polled.unwrap_or(Poll::Ready(None))
+            }
             polled => polled.map(Some),
         })
     }
