@@ -8,6 +8,7 @@ mod guard;
 mod locks;
 mod owner;
 mod plan;
+mod process;
 mod replica;
 mod run;
 mod shrink;

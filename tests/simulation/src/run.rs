@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use watchlock::__simulation::{self as simulated, Process};
+use watchlock::__simulation as simulated;
 use watchlock::{Client, Error, Lease, Quorum, ShutdownReport};
 use watchlock_support::checker::{self, Settings};
 use watchlock_support::history::{LockKind, Record};
@@ -20,6 +20,7 @@ use crate::guard;
 use crate::locks::{AnyClient, AnySemaphore};
 use crate::owner::{Actor, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
+use crate::process::{Host, Process};
 use crate::story::Story;
 use crate::world::World;
 
@@ -243,8 +244,7 @@ impl Members {
         let inner = &self.inner;
         let plan = &inner.plan;
         let number = inner.next.fetch_add(1, Ordering::Relaxed);
-        let process = Process::new(index);
-        process.set_drift(plan.drifts[index]);
+        let process = Process::new(index, plan.drifts[index]);
         let client = process.run(connected(Arc::clone(plan))).await;
         let mut owners = Vec::new();
         for owner in 0..plan.owners {
@@ -306,10 +306,7 @@ async fn live(plan: &Plan, traced: Traced<'_>) -> Outcome {
         Traced::Sum => {}
         Traced::Lines { watched } => world.keep_trace(watched),
     }
-    let network = world.clone();
-    simulated::begin(Arc::new(move |process, _, port| {
-        network.connect(process, port)
-    }));
+    simulated::begin(Host::of(&world));
     tokio::spawn(world.clone().run());
     for (process, link) in plan.links.iter().enumerate() {
         for server in 0..plan.servers {
@@ -446,7 +443,7 @@ async fn visit(plan: &Plan, violations: &mut Vec<String>) {
         return;
     }
     let plan = Arc::new(plan.clone());
-    let visiting = Process::new(plan.processes).run(async move {
+    let visiting = Process::new(plan.processes, 0).run(async move {
         let client = connected(Arc::clone(&plan)).await;
         let mut kept_out = Vec::new();
         for name in kept {
