@@ -17,19 +17,11 @@ pub(crate) use real::{HostStream, RandomState, background, is_simulated, own, uu
 
 #[cfg(not(feature = "__simulation"))]
 mod real {
+    /// The future as a task of this process; or as a background thread, where [`is_simulated`] is true: never.
+    pub(crate) use std::convert::{identity as own, identity as background};
     pub(crate) use std::hash::RandomState;
     pub(crate) use tokio::net::TcpStream as HostStream;
     pub(crate) use uuid::Uuid;
-
-    /// The future as a task of this process.
-    pub(crate) const fn own<F>(future: F) -> F {
-        future
-    }
-
-    /// The future as a background thread of this process. Never used: [`is_simulated`] is false.
-    pub(crate) const fn background<F>(future: F) -> F {
-        future
-    }
 
     /// Whether this thread is a simulated world, in which background threads are tasks.
     pub(crate) const fn is_simulated() -> bool {
