@@ -104,7 +104,7 @@ pub(super) enum SubscribeError {
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
-    /// How many events came, and how many answers to our commands. Relaxed: they stand for themselves.
+    /// How many pushes came, and how many answers to our commands. Relaxed: they stand for themselves.
     heard: AtomicU32,
     answers: AtomicU32,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -295,32 +295,34 @@ impl Listener {
         }
     }
 
-    fn take(&self, event: ChannelEvent, cluster: &Cluster) {
-        match event {
-            ChannelEvent::Message(channel) => {
-                let channels = self.channels.lock();
-                let channel = channels.as_ref().and_then(|all| all.get(&channel));
-                let routes = channel.iter().flat_map(|channel| &channel.routes);
-                routes.for_each(|route| route.deliver());
+    /// Acts on what the server pushed about a channel.
+    fn take(&self, push: &PushInfo, cluster: &Cluster) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        let mut channels = self.channels.lock();
+        let channel = push.data.first().and_then(|name| {
+            let name: String = redis::from_redis_value_ref(name).ok()?;
+            channels.as_mut()?.get_mut(&*name)
+        });
+        let Some(channel) = channel else {
+            return;
+        };
+        match push.kind {
+            PushKind::Message | PushKind::SMessage if is_repeated(push) => {}
+            PushKind::Message | PushKind::SMessage => {
+                channel.routes.iter().for_each(|route| route.deliver());
             }
-            ChannelEvent::Confirmed(channel) => {
-                if let Some(channels) = &mut *self.channels.lock()
-                    && let Some(channel) = channels.get_mut(&channel)
-                {
-                    channel.confirmed = true;
-                }
+            PushKind::Subscribe | PushKind::SSubscribe => {
+                channel.confirmed = true;
                 self.changed.notify_waiters();
             }
-            ChannelEvent::Ended(channel) => {
-                let mut channels = self.channels.lock();
-                let channel = channels.as_mut().and_then(|all| all.get_mut(&channel));
-                if let Some(channel) = channel.filter(|channel| !channel.leaving) {
-                    cluster.doubt();
-                    channel.end();
-                    drop(channels);
-                    self.ended(true);
-                }
+            // It has ended, and we did not ask for that.
+            PushKind::Unsubscribe | PushKind::SUnsubscribe if !channel.leaving => {
+                cluster.doubt();
+                channel.end();
+                drop(channels);
+                self.ended(true);
             }
+            _ => {}
         }
     }
 
@@ -354,15 +356,12 @@ async fn read(
     while let Some(push) = pushes.recv().await
         && push.kind != PushKind::Disconnection
     {
-        if let Some(event) = event_of(&push) {
-            listener.heard.fetch_add(1, Ordering::Relaxed);
-            listener.take(event, &cluster);
-        }
+        listener.take(&push, &cluster);
     }
     listener.end();
 }
 
-/// Detects a half-open connection, which reports no error by itself. A connection on which events or answers arrive is none:
+/// Detects a half-open connection, which reports no error by itself. A connection on which pushes or answers arrive is none:
 /// the reply may be behind thousands of them.
 async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     loop {
@@ -379,14 +378,6 @@ async fn ping(listener: Arc<Listener>, mut sink: Sink, timeout: Duration) {
     }
 }
 
-enum ChannelEvent {
-    Message(Box<str>),
-    /// The subscription begins.
-    Confirmed(Box<str>),
-    /// The subscription has ended, whether or not we asked for that.
-    Ended(Box<str>),
-}
-
 /// Takes commands.
 #[derive(Clone)]
 pub(super) struct Sink {
@@ -395,7 +386,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Subscribes to a channel. [`ChannelEvent::Confirmed`] comes once messages arrive.
+    /// Subscribes to a channel. A push confirms it once messages arrive.
     async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         let command = match self.publish {
             Publish::Classic => "SUBSCRIBE",
@@ -428,18 +419,8 @@ impl Sink {
     }
 }
 
-fn event_of(push: &PushInfo) -> Option<ChannelEvent> {
-    let channel = redis::from_redis_value_ref::<String>(push.data.first()?).ok()?;
-    let is_repeated =
-        matches!(push.data.get(1), Some(Value::BulkString(message)) if message == REPEATED);
-    let event = match push.kind {
-        PushKind::Message | PushKind::SMessage if is_repeated => return None,
-        PushKind::Message | PushKind::SMessage => ChannelEvent::Message,
-        PushKind::Subscribe | PushKind::SSubscribe => ChannelEvent::Confirmed,
-        PushKind::Unsubscribe | PushKind::SUnsubscribe => ChannelEvent::Ended,
-        _ => return None,
-    };
-    Some(event(channel.into()))
+fn is_repeated(push: &PushInfo) -> bool {
+    matches!(push.data.get(1), Some(Value::BulkString(message)) if message == REPEATED)
 }
 
 #[cfg(test)]
@@ -474,7 +455,11 @@ mod tests {
         let begun = Instant::now();
         for number in 0..MANY {
             assert!(!listener.is_closed());
-            listener.take(ChannelEvent::Ended(name(number)), &cluster);
+            let push = PushInfo {
+                kind: PushKind::Unsubscribe,
+                data: vec![Value::BulkString(name(number).as_bytes().into())],
+            };
+            listener.take(&push, &cluster);
         }
         assert!(listener.is_closed() && route.is_broken());
         assert!(begun.elapsed() < Duration::from_secs(3));
@@ -489,11 +474,8 @@ mod tests {
                     .map(|part| Value::BulkString(part.into()))
                     .into(),
             };
-            assert!(matches!(
-                event_of(&push("1")),
-                Some(ChannelEvent::Message(_))
-            ));
-            assert!(event_of(&push("00")).is_none());
+            assert!(!is_repeated(&push("1")));
+            assert!(is_repeated(&push("00")));
         }
     }
 }
