@@ -340,6 +340,7 @@ const MOST_BYTES_AROUND: usize = 64;
 const SHARDED: &str = "SPUBLISH";
 
 /// A call as it is sent.
+#[derive(Clone)]
 pub(crate) struct Encoded {
     script: Option<&'static Script>,
     cmd: Cmd,

@@ -26,7 +26,7 @@ use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
     AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
-    all_once, asking_once, once,
+    all_once, once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::{Class, Failure};
@@ -76,24 +76,16 @@ trait Message: Send {
 
 impl Message for Encoded {
     async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
-        if asking {
-            return Box::pin(asking_once(&route.lane, self)).await;
-        }
-        once(&route.lane, self).await
+        once(&route.lane, self, asking).await
     }
 }
 
-/// None once it was sent and may have run.
-impl Message for Option<AckCommand> {
+impl Message for AckCommand {
     async fn sent_on(&mut self, route: &LaneRoute, asking: bool) -> Result<TimedReply, FailedSend> {
-        let (Some(acks), Some(command)) = (&route.acks, self.take()) else {
+        let Some(acks) = &route.acks else {
             return Err(Failure::no_reply().into());
         };
-        let sent = acks.send(command.resent(asking)).await;
-        sent.map_err(|(wrong, unsent)| {
-            *self = unsent.map(|unsent| *unsent);
-            wrong
-        })
+        acks.send(self.again(asking)).await
     }
 }
 
@@ -184,7 +176,7 @@ impl Pending {
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            let sending = send(Arc::clone(fleet), route, Some(command), timer);
+            let sending = send(Arc::clone(fleet), route, command, timer);
             return Self::queued(sending.boxed(), lane, turn, patient);
         }
         let sending = send(Arc::clone(fleet), route, call.encode(), timer);

@@ -53,10 +53,12 @@ pub(crate) struct AckLanes {
 
 struct QueuedCommand {
     command: AckCommand,
-    answer: oneshot::Sender<AckResult>,
+    /// If the caller is gone, the keeper cleans up after it.
+    answer: oneshot::Sender<Result<TimedReply, FailedSend>>,
 }
 
 /// A command that must be acknowledged, or keep its order among those.
+#[derive(Clone)]
 pub(crate) struct AckCommand {
     call: Encoded,
     /// The call with the script's text, if that must be sent.
@@ -71,9 +73,6 @@ pub(crate) struct AckCommand {
     asking: bool,
     lane: usize,
 }
-
-/// The reply; or the failure, with the command if it did not run and may be sent elsewhere.
-type AckResult = Result<TimedReply, (FailedSend, Option<Box<AckCommand>>)>;
 
 impl AckLanes {
     pub(crate) fn open(acks: Acks, config: &LaneConfig, runtime: &Handle) -> Self {
@@ -101,27 +100,26 @@ impl AckLanes {
         &self.lanes[command.lane].0
     }
 
-    pub(crate) async fn send(&self, command: AckCommand) -> AckResult {
+    pub(crate) async fn send(&self, command: AckCommand) -> Result<TimedReply, FailedSend> {
         let (lane, queue) = &self.lanes[command.lane];
         let (answer, answered) = oneshot::channel();
-        if let Err(unsent) = queue.send(QueuedCommand { command, answer }) {
+        if queue.send(QueuedCommand { command, answer }).is_err() {
             // The task only ends with its runtime.
             let failure = lane.end_of_it().unwrap_or_else(Failure::runtime_ended);
-            return Err((failure.into(), Some(Box::new(unsent.0.command))));
+            return Err(failure.into());
         }
         // No answer if the runtime ends.
         let result = answered.await;
-        result.unwrap_or_else(|_| Err((Failure::no_reply().into(), None)))
+        result.unwrap_or_else(|_| Err(Failure::no_reply().into()))
     }
 }
 
 impl AckCommand {
-    /// Ready to be sent to a node; with `asking`, to the one that its slot is migrating to.
-    pub(crate) fn resent(self, asking: bool) -> Self {
+    /// The same for another node; with `asking`, for the one that its slot is migrating to.
+    pub(crate) fn again(&self, asking: bool) -> Self {
         Self {
             asking,
-            text: None,
-            ..self
+            ..self.clone()
         }
     }
 
@@ -139,19 +137,6 @@ impl AckCommand {
                 Target::Any | Target::None => 0,
             },
         }
-    }
-}
-
-impl QueuedCommand {
-    fn reply(self, answer: TimedReply) {
-        // If the caller is gone, the keeper cleans up after it.
-        let _ = self.answer.send(Ok(answer));
-    }
-
-    fn fail(self, wrong: impl Into<FailedSend>) {
-        let _ = self
-            .answer
-            .send(Err((wrong.into(), Some(Box::new(self.command)))));
     }
 }
 
@@ -338,15 +323,16 @@ impl AckWorker {
         let (results, _) = self.round(connection, &entries, false).await?;
         for (entry, result) in entries.into_iter().zip(results) {
             let call = &entry.command.call;
-            match heard(&self.lane, connected.generation, call, result, sent_at) {
+            let answer = match heard(&self.lane, connected.generation, call, result, sent_at) {
                 Ok(mut answer) if matches!(answer.reply, Reply::Busy(_)) => {
                     answer.reply = Reply::Busy(None);
-                    entry.reply(answer);
+                    Ok(answer)
                 }
-                Ok(answer) if answer.reply.is_refusal() => entry.reply(answer),
-                Err(wrong) if wrong.redirect.is_some() => entry.fail(wrong),
-                Ok(_) | Err(_) => entry.fail(refused.clone()),
-            }
+                Ok(answer) if answer.reply.is_refusal() => Ok(answer),
+                Err(wrong) if wrong.redirect.is_some() => Err(wrong),
+                Ok(_) | Err(_) => Err(refused.clone().into()),
+            };
+            let _ = entry.answer.send(answer);
         }
         Some(())
     }
@@ -373,16 +359,16 @@ impl AckWorker {
                 }
                 let call = &entry.command.call;
                 let heard = heard(&self.lane, connected.generation, call, result, sent_at);
-                match (heard, &got) {
-                    (Err(wrong), _) => entry.fail(wrong),
+                let answer = match (heard, &got) {
                     (Ok(answer), Err(failure)) if entry.command.is_granted(&answer) => {
                         let starts = entry.command.look.is_some();
                         let failure = failure.clone();
-                        entry.fail(if starts { failure.of_grant() } else { failure });
+                        Err(if starts { failure.of_grant() } else { failure }.into())
                     }
                     // Enough replicas acknowledged it, or it granted nothing.
-                    (Ok(answer), _) => entry.reply(answer),
-                }
+                    (heard, _) => heard,
+                };
+                let _ = entry.answer.send(answer);
             }
             entries = again;
         }
@@ -535,7 +521,7 @@ fn take_batch(waiting: &mut Vec<QueuedCommand>, order: Order) -> Vec<QueuedComma
 
 fn fail_all(entries: impl IntoIterator<Item = QueuedCommand>, failure: &Failure) {
     for entry in entries {
-        entry.fail(failure.clone());
+        let _ = entry.answer.send(Err(failure.clone().into()));
     }
 }
 

@@ -10,5 +10,5 @@ pub(crate) use self::acknowledge::{AckCommand, AckLanes};
 pub(crate) use self::lane::{BrokenLinks, Connected, Lane, LaneConfig, MIN_SILENCE};
 pub(crate) use self::pending::Pending;
 pub(crate) use self::send::{
-    CommandResult, FailedSend, TimedReply, all_once, asking_once, connected, once, round_trip,
+    CommandResult, FailedSend, TimedReply, all_once, connected, once, round_trip,
 };

@@ -94,7 +94,7 @@ impl Pending {
     pub(crate) fn knock(lane: &Arc<Lane>) -> Self {
         let on = Arc::clone(lane);
         let sending = async move {
-            let sent = once(&on, &mut Call::ping().encode()).await;
+            let sent = once(&on, &mut Call::ping().encode(), false).await;
             sent.map_err(|wrong| wrong.failure)
         };
         Self::of(sending.boxed(), Arc::clone(lane))

@@ -250,7 +250,7 @@ async fn silent_server() -> String {
 async fn submitted(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u64) {
     let on = Arc::clone(lane);
     let sending = async move {
-        let sent = once(&on, &mut Call::ping().encode()).await;
+        let sent = once(&on, &mut Call::ping().encode(), false).await;
         sent.map_err(|wrong| wrong.failure)
     };
     let command = Pending::queued(sending.boxed(), Arc::clone(lane), Turn::New, false);

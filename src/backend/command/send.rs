@@ -55,12 +55,16 @@ impl From<Failure> for FailedSend {
     }
 }
 
-/// Sends a call over a lane.
-pub(crate) async fn once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
+/// Sends a call over a lane; with `asking`, to the node that its slot is migrating to.
+pub(crate) async fn once(
+    lane: &Lane,
+    call: &mut Encoded,
+    asking: bool,
+) -> Result<TimedReply, FailedSend> {
     let mut connected = connected(lane).await?;
     call.publish_as(lane.publish());
     let term = connected.term.take();
-    let answered = in_term(term, exchanged(lane, connected, call)).await;
+    let answered = in_term(term, exchanged(lane, connected, call, asking)).await;
     answered.unwrap_or_else(|| Err(Failure::no_reply().into()))
 }
 
@@ -81,13 +85,19 @@ async fn exchanged(
     lane: &Lane,
     connected: Connected,
     call: &Encoded,
+    asking: bool,
 ) -> Result<TimedReply, FailedSend> {
     let (mut connection, generation) = (connected.connection, connected.generation);
     let mut sent_at = lane.now();
-    let mut result = connection.send(call.cmd(), || lane.fill()).await;
+    // Boxed, here and below: it is rare.
+    let mut result = if asking {
+        Box::pin(exchange(&mut connection, call.cmd(), true)).await
+    } else {
+        connection.send(call.cmd(), || lane.fill()).await
+    };
     if is_unknown_script(&result) {
         let on = (&mut *connection, generation);
-        let sending = send_text(lane, on, call, (result, sent_at), false);
+        let sending = send_text(lane, on, call, (result, sent_at), asking);
         (result, sent_at) = Box::pin(sending).await;
     }
     let mut answer = heard(lane, generation, call, result, sent_at)?;
@@ -179,19 +189,6 @@ async fn pipelined(
     Ok(values)
 }
 
-/// Sends a call for a slot that is migrating to the node of the lane.
-pub(crate) async fn asking_once(lane: &Lane, call: &mut Encoded) -> Result<TimedReply, FailedSend> {
-    let connected = connected(lane).await?;
-    let (mut connection, generation) = (connected.connection, connected.generation);
-    call.publish_as(lane.publish());
-    let sent_at = lane.now();
-    let result = exchange(&mut connection, call.cmd(), true).await;
-    let sent = (result, sent_at);
-    let on = (&mut *connection, generation);
-    let (result, sent_at) = send_text(lane, on, call, sent, true).await;
-    heard(lane, generation, call, result, sent_at)
-}
-
 /// A connection that is not known to be cut, or to lead to an old master.
 pub(crate) async fn connected(lane: &Lane) -> Result<Connected, Failure> {
     loop {
@@ -254,8 +251,8 @@ fn refused(lane: &Lane, generation: u64, error: RedisError) -> FailedSend {
     FailedSend { failure, redirect }
 }
 
-/// Sends the text of the script on the same connection if the server did not know its digest. Returns the answer, and
-/// when the command that it answers was sent.
+/// Sends the text of the script on the same connection: the server did not know its digest. Returns the answer, and when
+/// the command that it answers was sent.
 async fn send_text(
     lane: &Lane,
     (connection, generation): (&mut MultiplexedConnection, u64),
@@ -263,7 +260,7 @@ async fn send_text(
     (mut result, mut sent_at): (RedisResult<Value>, Moment),
     asking: bool,
 ) -> (RedisResult<Value>, Moment) {
-    let Some(digest) = call.digest().filter(|_| is_unknown_script(&result)) else {
+    let Some(digest) = call.digest() else {
         return (result, sent_at);
     };
     if lane.has_sent_text(digest, generation, sent_at) {
