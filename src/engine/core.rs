@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 use uuid::Uuid;
 
-use super::gate::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs, Settled};
+use super::gate::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use super::gate::{Gate, Gates};
 use super::hold::schedule::Schedule;
 use super::hold::state::{Due, HoldState, Phase};
@@ -514,8 +514,7 @@ pub(crate) fn settle_attempt(
 ) {
     let now = core.now();
     core.notice_pause(now);
-    let next_is_ours = next_is_ours(hold, &outcome);
-    let answered = answered(hold, outcome);
+    let answered = answered(outcome);
     let names = hold.kind.names();
     let counts_from = command.counts_from(Moment::default());
     let settled = core.at(names, now, |gate, effects| {
@@ -524,9 +523,6 @@ pub(crate) fn settle_attempt(
         if let Some((hold, Settled::Unsettled)) = &settled {
             // Under the gate's lock: the next try of it plans a look of its own.
             core.schedule.forget(hold);
-        }
-        if let Some(ours) = next_is_ours {
-            gate.set_next_is_ours(ours);
         }
         settled
     });
@@ -549,14 +545,7 @@ pub(crate) fn settle_attempt(
     }
 }
 
-/// Whether the place behind the hold is of this client, where Redis keeps a queue.
-fn next_is_ours(hold: &Hold, outcome: &CommandResult) -> Option<bool> {
-    let reply = outcome.as_ref().ok()?.reply;
-    let is_known = hold.kind.has_queue() && reply.is_grant();
-    is_known.then_some(matches!(reply, Reply::NextIsOurs(_)))
-}
-
-fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
+fn answered(outcome: CommandResult) -> Answered {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(failure) if failure.is_transient() || failure.of_grant => {
@@ -568,19 +557,7 @@ fn answered(hold: &Hold, outcome: CommandResult) -> Answered {
         reply if reply.is_grant() => Answered::Got(Grant {
             sent_at: answer.sent_at,
             server_age: answer.server_age,
-            token: reply.token(),
-            open: hold.kind.commands.is_shared() && reply != Reply::WriterWaits,
-            granted: match reply {
-                Reply::Done(granted)
-                | Reply::NextIsBusy(granted, _)
-                | Reply::OthersWait(granted, _) => granted,
-                _ => 1,
-            },
-            next: match reply {
-                Reply::NextIsBusy(_, left) => NextOne::Busy(left),
-                Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
-                _ => NextOne::Unknown,
-            },
+            reply,
         }),
         Reply::Gone => Answered::Missing,
         Reply::Busy(ttl) => Answered::Busy(ttl),

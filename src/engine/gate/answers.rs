@@ -12,7 +12,7 @@ use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::engine::hold::{Effects, Hold};
 use crate::error::{Error, LostReason};
-use crate::fencing::FencingToken;
+use crate::script::Reply;
 
 /// An attempt may meet two broken connections: its caller's lane, and the keeper's.
 const LANES: u8 = 2;
@@ -35,23 +35,20 @@ pub(crate) struct Grant {
     pub(crate) sent_at: Moment,
     /// How long the server had been up, if it was asked.
     pub(crate) server_age: Option<Duration>,
-    /// The hold's, if the kind has any.
-    pub(crate) token: Option<FencingToken>,
-    /// No writer waits, so other readers need not ask.
-    pub(crate) open: bool,
-    /// How many of the requests that the try was for are granted, the first ones.
-    pub(crate) granted: u64,
-    pub(crate) next: NextOne,
+    /// What else Redis said.
+    pub(crate) reply: Reply,
 }
 
-/// What a grant says of the next request for a counted lock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum NextOne {
-    Unknown,
-    /// It is busy; for how long, if that ends by itself.
-    Busy(Option<Duration>),
-    /// The same, and a request of another client has waited.
-    BehindOthers(Option<Duration>),
+impl Grant {
+    /// How many of the requests that the try was for are granted, the first ones.
+    pub(super) fn granted(&self) -> u64 {
+        match self.reply {
+            Reply::Done(granted)
+            | Reply::NextIsBusy(granted, _)
+            | Reply::OthersWait(granted, _) => granted,
+            _ => 1,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -470,6 +467,10 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.effects
                 .change(hold, |state| state.assure(most, grant.sent_at));
         }
+        if hold.kind.has_queue() {
+            let ours = matches!(grant.reply, Reply::NextIsOurs(_));
+            self.gate.wakeups.set_next_is_ours(ours);
+        }
         ticket.set_unsettled(None);
         self.gate.last_answer = LastAnswer::Nothing;
         if !ticket.is_waiting() {
@@ -500,9 +501,9 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             self.gate.give_up(self.effects);
             return settled;
         }
-        hold.keep(grant.token, grant.server_age);
+        hold.keep(grant.reply.token(), grant.server_age);
         self.gate.failing_since = None;
-        if commands.leaves_the_seat() && !matches!(grant.next, NextOne::Busy(_)) {
+        if commands.leaves_the_seat() && !matches!(grant.reply, Reply::NextIsBusy(..)) {
             // A request of another client may have waited longer, so nothing is passed on.
             self.gate.succession.leave();
         } else if !self.attempt.early {

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::answers::{Answered, AnsweredAttempt, Grant, NextOne, Settled};
+use super::answers::{Answered, AnsweredAttempt, Grant, Settled};
 use super::seat::{Attempt, Seat};
 use super::ticket::{Patience, Ticket};
 use crate::backend::Failure;
@@ -21,6 +21,7 @@ use crate::clock::Moment;
 use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::state::HoldState;
 use crate::engine::hold::{Effects, Hold};
+use crate::script::Reply;
 
 /// The most requests of one try.
 const MOST_TOGETHER: u32 = 64;
@@ -62,7 +63,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let asked = 1 + beside.len() as u64;
         let wants = tried.ticket.request.kind.commands.wants();
         let granted = match answer {
-            Answered::Got(grant) => grant.granted.clamp(1, asked),
+            Answered::Got(grant) => grant.granted().clamp(1, asked),
             _ => 0,
         };
         for ((ticket, hold), place) in beside.into_iter().zip(1..) {
@@ -94,7 +95,7 @@ impl<C: Clone + PartialEq> Gate<C> {
                 u32::try_from(next).map_or(MOST_TOGETHER, |next| next.min(MOST_TOGETHER));
         }
         let Answered::Got(Grant {
-            next: NextOne::Busy(left) | NextOne::BehindOthers(left),
+            reply: Reply::NextIsBusy(_, left) | Reply::OthersWait(_, left),
             ..
         }) = answer
         else {

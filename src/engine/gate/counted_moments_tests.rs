@@ -19,14 +19,11 @@ fn passing() -> Rules {
     }
 }
 
-fn grant(next: NextOne) -> Answered {
+fn grant(reply: Reply) -> Answered {
     Answered::Got(Grant {
         sent_at: at(1),
         server_age: None,
-        token: None,
-        open: false,
-        granted: 1,
-        next,
+        reply,
     })
 }
 
@@ -77,9 +74,12 @@ fn a_head_that_got_a_permit_meanwhile_takes_no_wake_up_with_it() {
         let now = at(1);
         let [a, b, c, d] = [1, 2, 3, 4].map(|number| ticket(number, 1, Patience::Forever));
         // Two permits are taken here, and the second grant says that there are no more.
-        for (ticket, number, next) in [(&a, 11, NextOne::Unknown), (&b, 12, NextOne::Busy(None))] {
+        for (ticket, number, reply) in [
+            (&a, 11, Reply::Done(1)),
+            (&b, 12, Reply::NextIsBusy(1, None)),
+        ] {
             first(&mut gate, ticket, &try_of(number.into(), 1), number);
-            let _ = gate.answered(&number, grant(next), &mut effects);
+            let _ = gate.answered(&number, grant(reply), &mut effects);
         }
         let (held_a, held_b) = (collects(&a), collects(&b));
         if !by_message {
@@ -139,7 +139,7 @@ fn a_message_that_overtakes_the_answer_to_a_callers_try_counts() {
     first(&mut gate, &a, &try_of(11, 1), 11);
     queues(&mut gate, &b);
     gate.set_listening(true);
-    let answer = grant(NextOne::Unknown);
+    let answer = grant(Reply::Done(1));
     let _ = gate.answered(&11, answer.clone(), &mut effects);
     let Step::Serve { head, .. } = gate.step(true, &mut effects) else {
         panic!("it serves");
@@ -155,7 +155,7 @@ fn a_message_that_overtakes_the_answer_to_a_callers_try_counts() {
     // nothing with it.
     assert_eq!(gate.received(1, now), 1);
     assert!(gate.watched().is_none());
-    let last = grant(NextOne::Busy(None));
+    let last = grant(Reply::NextIsBusy(1, None));
     let _ = gate.answered(&13, last, &mut effects);
     let _ = collects(&c);
     // One permit is free in Redis.
@@ -183,7 +183,7 @@ fn who_comes_while_a_note_is_removed_is_tried_for() {
     first(&mut gate, &a, &try_of(11, 1), 11);
     queues(&mut gate, &w);
     gate.set_listening(true);
-    let _ = gate.answered(&11, grant(NextOne::Unknown), &mut effects);
+    let _ = gate.answered(&11, grant(Reply::Done(1)), &mut effects);
     gate.note_writer_waits(&kind(Sort::Permits(3)), now);
     assert!(gate.try_head(&w, now, |_| (try_of(12, 3), 12)));
     let _ = gate.answered(&12, Answered::Busy(None), &mut effects);
@@ -211,12 +211,12 @@ fn who_comes_back_at_its_place_is_not_taken_for_who_it_was() {
     first(&mut gate, &first_in, &try_of(11, 1), 11);
     queues(&mut gate, &asleep);
     gate.set_listening(true);
-    let _ = gate.answered(&11, grant(NextOne::Unknown), &mut effects);
+    let _ = gate.answered(&11, grant(Reply::Done(1)), &mut effects);
     let Step::Serve { head, .. } = gate.step(true, &mut effects) else {
         panic!("it serves");
     };
     assert!(gate.try_head(&head, now, |_| (try_of(12, 1), 12)));
-    let _ = gate.answered(&12, grant(NextOne::Busy(None)), &mut effects);
+    let _ = gate.answered(&12, grant(Reply::NextIsBusy(1, None)), &mut effects);
     for waiter in [&passed, &polled, &last] {
         queues(&mut gate, waiter);
     }

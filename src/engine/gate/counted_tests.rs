@@ -7,9 +7,7 @@ use std::task::{Context, Poll, Waker};
 use super::*;
 use crate::backend::Failure;
 use crate::engine::gate::Arrival;
-use crate::engine::gate::answers::{
-    Answered, GivenBack, Grant, NextOne, ReleaseAnswer, SentAs, Settled,
-};
+use crate::engine::gate::answers::{Answered, GivenBack, Grant, ReleaseAnswer, SentAs, Settled};
 use crate::engine::gate::next::Step;
 use crate::engine::gate::ticket::Verdict;
 use crate::engine::gate::ticket::{Patience, Request};
@@ -225,18 +223,14 @@ impl World {
         let mut effects = Effects::at(at(1), self.rules);
         match command.what {
             What::Try => {
-                let next = if command.full {
-                    NextOne::Busy(None)
-                } else {
-                    NextOne::Unknown
-                };
                 let grant = Grant {
                     sent_at: at(1),
                     server_age: None,
-                    token: None,
-                    open: false,
-                    granted,
-                    next,
+                    reply: if command.full {
+                        Reply::NextIsBusy(granted, None)
+                    } else {
+                        Reply::Done(granted)
+                    },
                 };
                 let answer = match (lost, done) {
                     (true, _) => Answered::Failed(Failure::no_reply()),

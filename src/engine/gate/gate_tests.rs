@@ -1,11 +1,12 @@
 //! The gate by itself: what a message changes, and how long a gate exists.
 
-use super::answers::{Answered, Grant, NextOne, ReleaseAnswer, SentAs};
+use super::answers::{Answered, Grant, ReleaseAnswer, SentAs};
 use super::ticket::Request;
 use super::*;
 use crate::engine::made_tests::{RULES, Sort, at, hold, request};
 use crate::lease::LeaseMs;
 use crate::names::Family;
+use crate::script::Reply;
 
 /// Listens, and expects the message of one release of its own.
 fn gate(last_answer: LastAnswer) -> Gate<u32> {
@@ -71,10 +72,7 @@ fn grant(sent_at: Moment) -> Answered {
     Answered::Got(Grant {
         sent_at,
         server_age: None,
-        token: None,
-        open: false,
-        granted: 1,
-        next: NextOne::Unknown,
+        reply: Reply::Done(1),
     })
 }
 

@@ -130,7 +130,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let read = Hold::read(hold, ticket.origin(&hold.id), request.level, term);
         let mut shared = SharedHold::new(Arc::clone(hold), !request.kind.commands.is_shared());
         shared.begin(&read, effects);
-        shared.set_open(grant.sent_at, grant.open);
+        shared.set_open(grant.reply, grant.sent_at);
         self.seat = Seat::Shared { shared, join: None };
         effects.look(&read);
         self.owner_holds(request.owner.as_ref(), &read, effects);
@@ -152,7 +152,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let term = ticket.request.lease.term(grant.sent_at);
         if let Seat::Shared { shared, .. } = &mut self.seat {
             effects.change(shared.hold(), |state| state.prolong(term, now));
-            shared.set_open(grant.sent_at, grant.open);
+            shared.set_open(grant.reply, grant.sent_at);
         }
         if ticket.is_waiting() {
             let reads = self.may_read(ticket, now);
@@ -168,7 +168,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     /// A join was refused because a writer waits elsewhere, so the next reader asks, too.
     pub(super) fn join_refused(&mut self) {
         if let Seat::Shared { shared, .. } = &mut self.seat {
-            shared.set_open(Moment::default(), false);
+            shared.shut();
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Shares of a hold, at a gate where nothing else happens.
 
 use super::*;
-use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::ticket::{Patience, Verdict};
 use crate::engine::hold::owner::OwnerState;
 use crate::engine::made_tests::{LEASE, RULES, Sort, at, held, of_owner, request};
+use crate::script::Reply;
 
 /// A lock that is held, its hold in Redis and the first read of it.
 struct Made {
@@ -28,10 +28,7 @@ fn first_by(request: Request) -> Made {
     let grant = Grant {
         sent_at: at(0),
         server_age: None,
-        token: None,
-        open: false,
-        granted: 1,
-        next: NextOne::Unknown,
+        reply: Reply::WriterWaits,
     };
     gate.grant_reads(&hold, &ticket, grant, &mut effects);
     let read = gate.reads().next().cloned().expect("its first read");

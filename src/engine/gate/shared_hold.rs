@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::engine::hold::state::{HoldState, Left, Level};
 use crate::engine::hold::{Effects, Hold};
+use crate::script::Reply;
 
 /// For how long after the answer "no writer waits" others may read without asking.
 const OPEN_FOR: Duration = Duration::from_millis(50);
@@ -116,13 +117,19 @@ impl SharedHold {
         now < self.hold.valid_until()
     }
 
-    /// A command that was sent at `sent_at` was answered. `open`: no writer waits, so others may read without asking.
-    pub(super) fn set_open(&mut self, sent_at: Moment, open: bool) {
-        self.no_writer_at = if open {
-            self.no_writer_at.max(sent_at)
+    /// A command that was sent at `sent_at` was granted. If no writer waits, others may read without asking.
+    pub(super) fn set_open(&mut self, reply: Reply, sent_at: Moment) {
+        let is_open = self.hold.kind.commands.is_shared() && reply != Reply::WriterWaits;
+        if is_open {
+            self.no_writer_at = self.no_writer_at.max(sent_at);
         } else {
-            Moment::default()
-        };
+            self.shut();
+        }
+    }
+
+    /// A writer waits.
+    pub(super) fn shut(&mut self) {
+        self.no_writer_at = Moment::default();
     }
 
     pub(super) fn is_open(&self, now: Moment) -> bool {

@@ -179,17 +179,6 @@ impl World {
         }
     }
 
-    /// As `core::next_is_ours`.
-    pub(super) fn next_in_queue(&mut self, command: usize) {
-        if let ReplyState::Done(reply) = self.reply_of(command)
-            && self.is_queued()
-            && reply.is_grant()
-        {
-            let ours = matches!(reply, Reply::NextIsOurs(_));
-            self.at(|gate, _| gate.wakeups.set_next_is_ours(ours));
-        }
-    }
-
     /// As `NameJob::listen`. A subscription is confirmed at once.
     pub(super) fn listen(&mut self) {
         self.listen_for_permits();

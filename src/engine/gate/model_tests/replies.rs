@@ -1,7 +1,6 @@
 //! Tries and their answers, and releases that the keeper completes.
 
 use super::*;
-use crate::engine::gate::answers::NextOne;
 use crate::engine::gate::succession::{REST, SHORTEST};
 use crate::error::NotReplicated;
 
@@ -83,18 +82,9 @@ impl World {
             ReplyState::Done(reply) if reply.is_grant() => Answered::Got(Grant {
                 sent_at: self.commands[command].at,
                 server_age: None,
-                token: None,
-                open: self.open && reply == Reply::Done(0),
-                granted: match reply {
-                    Reply::Done(granted)
-                    | Reply::NextIsBusy(granted, _)
-                    | Reply::OthersWait(granted, _) => granted,
-                    _ => 1,
-                },
-                next: match reply {
-                    Reply::NextIsBusy(_, left) => NextOne::Busy(left),
-                    Reply::OthersWait(_, left) => NextOne::BehindOthers(left),
-                    _ => NextOne::Unknown,
+                reply: match reply {
+                    Reply::Done(0) if !self.open => Reply::WriterWaits,
+                    reply => reply,
                 },
             }),
             ReplyState::Done(_) => Answered::Busy(None),
@@ -113,7 +103,10 @@ impl World {
             self.found_busy = waiting;
         }
         let shut = match &answer {
-            Answered::Got(grant) => Some(!grant.open),
+            Answered::Got(grant) => {
+                let shared = self.commands[command].hold.kind.commands.is_shared();
+                Some(!shared || grant.reply == Reply::WriterWaits)
+            }
             Answered::Busy(_) => Some(self.commands[command].what == What::Joins),
             _ => None,
         };
@@ -128,7 +121,6 @@ impl World {
         if let Some((_, settled)) = &settled {
             self.check_known(*settled, busy, early && tried_for != 0);
         }
-        self.next_in_queue(command);
         if settled.is_some() {
             self.shut = shut.unwrap_or(self.shut);
         }
