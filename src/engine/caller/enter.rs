@@ -26,7 +26,6 @@ use crate::engine::gate::ticket::{GRACE, Patience, Request};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::NoEntry;
 use crate::error::{Error, LostReason};
 use crate::lease::Term;
 use crate::script::Reply;
@@ -50,17 +49,15 @@ pub(crate) async fn enter(
     if hold.kind.commands.is_shared() {
         return enter_beside(core, hold, request).await;
     }
-    let count = match add_level(core, hold, request) {
-        Ok(count) => count,
-        Err(NoEntry::Lost(reason)) => return Err(Error::lost(reason)),
-        Err(NoEntry::Over) => return Ok(None),
+    let Some(count) = add_level(core, hold, request).map_err(Error::lost)? else {
+        return Ok(None);
     };
     let entered = new_level(core, request.entered(Arc::clone(hold)));
     write(core, hold, request, count).await?;
     Ok(Some(ScopeGuard::into_inner(entered)))
 }
 
-fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<u32, NoEntry> {
+fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<Option<u32>, LostReason> {
     let now = core.now();
     if hold.shared_hold().is_none() {
         return hold.with(|state| state.enter(request.level, now));

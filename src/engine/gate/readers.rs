@@ -14,7 +14,7 @@ use super::shared_hold::SharedHold;
 use super::ticket::{Request, Ticket, Verdict};
 use crate::clock::Moment;
 use crate::engine::gate::Gate;
-use crate::engine::hold::state::{HoldState, Left, Level, NoEntry, Phase};
+use crate::engine::hold::state::{HoldState, Left, Level, Phase};
 use crate::engine::hold::{Effects, Hold, Origin, Rules, TaskId};
 use crate::error::LostReason;
 use crate::lease::Term;
@@ -209,13 +209,13 @@ impl<C: Clone + PartialEq> Gate<C> {
         Some(read)
     }
 
-    /// Adds a level to `read`, which is a writer's. Its count is not written to Redis yet.
+    /// Adds a level to `read`, which is a writer's: as [`HoldState::enter`]. Its count is not written to Redis yet.
     pub(crate) fn enter_read(
         &mut self,
         read: &Arc<Hold>,
         level: Level,
         effects: &mut Effects,
-    ) -> Result<u32, NoEntry> {
+    ) -> Result<Option<u32>, LostReason> {
         let now = effects.now;
         let hold = read.in_redis();
         effects.change(hold, |state| state.expire(now));

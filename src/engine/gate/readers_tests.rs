@@ -79,7 +79,7 @@ impl Made {
         })
     }
 
-    fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
+    fn enter(&mut self, level: Level, now: Moment) -> Result<Option<u32>, LostReason> {
         let read = Arc::clone(&self.read);
         self.with(now, |gate, effects| gate.enter_read(&read, level, effects))
     }
@@ -127,7 +127,7 @@ fn a_read_is_looked_after_and_its_owner_knows_it() {
 fn the_hold_is_under_the_watchdog_while_a_read_is() {
     let mut made = first(Sort::Writes, Level::Fixed);
     assert!(!made.is_watched());
-    assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(2)));
+    assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(Some(2))));
     assert!(made.is_watched() && is_in(&made.rest.looks, &made.hold));
     made.hold
         .with(|state| state.prolong(LEASE.term(at(5)), at(5)));
@@ -148,7 +148,7 @@ fn nothing_is_entered_or_left_behind_the_end_of_the_hold() {
     for more in [0, 1] {
         let mut made = first(Sort::Writes, Level::Watchdog);
         for _ in 0..more {
-            assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(2)));
+            assert!(matches!(made.enter(Level::Watchdog, at(1)), Ok(Some(2))));
         }
         let left = made.leave(Level::Watchdog, late);
         assert!(matches!(left, Some(GivenBack::Lost(LostReason::Expired))));

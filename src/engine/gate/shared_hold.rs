@@ -65,10 +65,11 @@ impl SharedHold {
         let now = effects.now;
         let level = level(read, effects);
         let entered = effects.change(&self.hold, |state| state.enter(level, now));
-        if entered.is_ok() {
+        let is_in = matches!(entered, Ok(Some(_)));
+        if is_in {
             self.begin(read, effects);
         }
-        entered.is_ok()
+        is_in
     }
 
     /// Adapts the level of `read`, whose own levels changed (1).
@@ -81,7 +82,7 @@ impl SharedHold {
         if *level != wanted {
             let before = std::mem::replace(level, wanted);
             effects.change(&self.hold, |state| {
-                if state.enter(wanted, now).is_ok() {
+                if matches!(state.enter(wanted, now), Ok(Some(_))) {
                     state.leave(before, now, now);
                 }
             });

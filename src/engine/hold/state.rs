@@ -92,14 +92,6 @@ pub(crate) enum Left {
     Lost(LostReason),
 }
 
-/// Why a hold cannot be entered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoEntry {
-    Lost(LostReason),
-    /// Its last release is under way. The caller has to wait at the gate.
-    Over,
-}
-
 /// What the keeper has to do for a hold it looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -434,16 +426,17 @@ impl HoldState {
         self.prolong(term, now);
     }
 
-    /// Adds a level. It counts from before its command is sent. Returns the new count.
-    pub(crate) fn enter(&mut self, level: Level, now: Moment) -> Result<u32, NoEntry> {
+    /// Adds a level. It counts from before its command is sent. Returns the new count; none if the last release is under
+    /// way, so that the caller has to wait at the gate.
+    pub(crate) fn enter(&mut self, level: Level, now: Moment) -> Result<Option<u32>, LostReason> {
         self.expire(now);
         match self.phase {
             Phase::Held => {
                 self.add(level);
-                Ok(self.count())
+                Ok(Some(self.count()))
             }
-            Phase::Lost(reason) => Err(NoEntry::Lost(reason)),
-            Phase::Trying | Phase::Ending | Phase::Ended => Err(NoEntry::Over),
+            Phase::Lost(reason) => Err(reason),
+            Phase::Trying | Phase::Ending | Phase::Ended => Ok(None),
         }
     }
 

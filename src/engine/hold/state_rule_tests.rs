@@ -128,7 +128,7 @@ fn a_read_that_the_watchdog_leaves_keeps_the_validity_of_its_shared_hold() {
     let mut read = HoldState::read(Level::Watchdog, lease(1_000).term(at(0)));
     assert_eq!(read.valid_until(), Moment::NEVER);
     read.carried_to(at(5_000), at(6_000));
-    assert_eq!(read.enter(Level::Fixed, at(1)), Ok(2));
+    assert_eq!(read.enter(Level::Fixed, at(1)), Ok(Some(2)));
     assert_eq!(read.leave(Level::Watchdog, at(2), at(3)), Left::Levels(1));
     assert_eq!(
         (read.valid_until(), read.lease_ends()),
@@ -256,7 +256,7 @@ fn a_hold_under_the_watchdog_is_asked_for_once_a_period_however_long_it_is_valid
     let watchdog = short;
     let due = |state: &HoldState, now| state.due(watchdog, now, now, Duration::ZERO);
     let mut state = held(Level::Watchdog, short);
-    assert_eq!(state.enter(Level::Fixed, at(1_000)), Ok(2));
+    assert_eq!(state.enter(Level::Fixed, at(1_000)), Ok(Some(2)));
     state.prolong(lease(3_600_000).term(at(1_000)), at(1_001));
     let left = state.leave(Level::Fixed, at(1_002), at(1_003));
     assert_eq!(left, Left::Levels(1));
@@ -279,7 +279,7 @@ fn a_fixed_hold_that_was_verified_and_is_watched_from_then_on_is_asked_for_later
     let watchdog = lease(30_000);
     let mut state = held(Level::Fixed, lease(3_600_000));
     state.asserted(at(20_000), at(20_001));
-    assert_eq!(state.enter(Level::Watchdog, at(20_002)), Ok(2));
+    assert_eq!(state.enter(Level::Watchdog, at(20_002)), Ok(Some(2)));
     let due = state.due(watchdog, at(20_002), at(20_002), Duration::ZERO);
     assert_eq!(due, Due::Later(at(30_000)));
 }

@@ -161,8 +161,9 @@ impl Driven {
             Event::Grant(level, ms) => self.grant(level, ms),
             Event::Enter(level, ms) => {
                 let entered = self.state.enter(level, now);
-                assert_eq!(entered.is_ok(), valid, "only a valid hold is entered");
-                if entered.is_ok() {
+                let is_in = matches!(entered, Ok(Some(_)));
+                assert_eq!(is_in, valid, "only a valid hold is entered");
+                if is_in {
                     self.levels.push(level);
                     self.limited(level, ms);
                 }

@@ -26,7 +26,7 @@ impl World {
                     None => hold.with(|state| state.enter(level, now)),
                     Some(_) => self.at(|gate, effects| gate.enter_read(&hold, level, effects)),
                 };
-                if let Ok(count) = entered {
+                if let Ok(Some(count)) = entered {
                     self.callers[i].at = self.enter(i, request.entered(hold), count);
                 }
             }
