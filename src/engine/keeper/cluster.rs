@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shared::Keeper;
+use super::Keeper;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 

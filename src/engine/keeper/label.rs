@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::shared::Keeper;
+use super::Keeper;
 use crate::log::log;
 use crate::names::label_key;
 use crate::script::Call;

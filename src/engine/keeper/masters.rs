@@ -15,7 +15,7 @@ use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::task::JoinSet;
 
-use super::shared::Keeper;
+use super::Keeper;
 use crate::backend::{AttemptPace, Class, Failure, Sentinels};
 use crate::host::own;
 use crate::log::log;

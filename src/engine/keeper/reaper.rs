@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use scopeguard::guard;
 
-use super::shared::Keeper;
+use super::Keeper;
 use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
 use crate::clock::Moment;

@@ -13,7 +13,7 @@ use tokio::sync::{SetOnce, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::shared::Keeper;
+use super::Keeper;
 use super::{cluster, job, label, masters, reaper};
 use crate::backend::Pending;
 use crate::clock::Moment;

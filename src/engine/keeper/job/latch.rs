@@ -11,7 +11,7 @@ use super::policy::WaitPolicy;
 use crate::backend::{Failure, Pending};
 use crate::engine::core::error_of;
 use crate::engine::gate::LastAnswer;
-use crate::engine::keeper::shared::Keeper;
+use crate::engine::keeper::Keeper;
 use crate::engine::latches::WaitedLatch;
 use crate::names::Names;
 use crate::script::Reply;

@@ -16,7 +16,7 @@ use crate::backend::Failure;
 use crate::backoff::Delays;
 use crate::clock::Moment;
 use crate::engine::keeper::hub::{self, Route};
-use crate::engine::keeper::shared::Keeper;
+use crate::engine::keeper::Keeper;
 use crate::host::own;
 use crate::log::log;
 use crate::names::Names;

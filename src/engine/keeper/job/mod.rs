@@ -49,7 +49,7 @@ use crate::engine::gate::ticket::{Patience, Ticket};
 use crate::engine::gate::{Gate, LastAnswer};
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::{Kind, Try};
-use crate::engine::keeper::shared::Keeper;
+use crate::engine::keeper::Keeper;
 use crate::host::own;
 use crate::lease::LeaseMs;
 use crate::log::log;
