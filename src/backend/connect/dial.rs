@@ -1,8 +1,9 @@
 //! Makes connections: to an address, by a pool's manager, or to the master that sentinels name.
 //!
 //! Behind sentinels the address is a template: it says how to connect, and the [`sentinels`](super::sentinel) say where,
-//! for each new connection. All connections of one [term](super::master_term) lead to one endpoint. When the sentinels
-//! name another master, the term ends and its connections are given up.
+//! for each new connection. All connections of one [term](MasterTerm) lead to one endpoint. When the sentinels name
+//! another master, the term ends and its connections are given up. A command that is in flight then is unanswered: a reply
+//! of the old master does not count any more. A connection whose attempt began in an earlier term is not used.
 //!
 //! With a pool, connections are made by the manager's `create`, never by the pool's `get`: the driver of an idle
 //! connection may live on a runtime that the user blocks, and a connection that is shared with the application would put
@@ -26,7 +27,6 @@ use tokio::sync::{Notify, watch};
 use super::address::{Address, Endpoint};
 use super::connection::Connection;
 use super::hello::{Hello, check_master};
-use super::master_term::MasterTerm;
 use super::redirect::slots_of;
 use super::sentinel::Sentinels;
 use crate::backend::failure::{Class, Failure, application};
@@ -105,6 +105,31 @@ impl Followed {
         self.terms.send_replace(());
         if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
             log(|| tracing::info!("another server is the master now"));
+        }
+    }
+}
+
+/// The term of one master, which may be over.
+#[derive(Clone)]
+pub(crate) struct MasterTerm(watch::Receiver<()>);
+
+impl MasterTerm {
+    /// The present term; each change of `terms` ends one.
+    fn current(terms: &watch::Sender<()>) -> Self {
+        Self(terms.subscribe())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.has_changed().unwrap_or(false)
+    }
+
+    /// The output of `future`; none if the term ends first.
+    pub(crate) async fn within<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            // The sender lives as long as the client, so this never fails.
+            Ok(()) = self.0.changed() => None,
+            output = future => Some(output),
         }
     }
 }

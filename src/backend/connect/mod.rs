@@ -6,7 +6,6 @@ mod cluster_node;
 mod connection;
 mod dial;
 mod hello;
-mod master_term;
 mod redirect;
 mod sentinel;
 mod socket;
@@ -18,9 +17,8 @@ pub(crate) use self::address::Endpoint;
 pub(crate) use self::address::check_tls;
 pub(crate) use self::cluster_node::ClusterNode;
 pub(crate) use self::connection::Connection;
-pub(crate) use self::dial::Dialer;
+pub(crate) use self::dial::{Dialer, MasterTerm};
 pub(crate) use self::hello::{Hello, ServerInfo};
-pub(crate) use self::master_term::MasterTerm;
 pub(crate) use self::redirect::{Range, Redirect, slots_of};
 pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
