@@ -66,8 +66,8 @@ pub(crate) fn request(
     })
 }
 
-pub(crate) enum AcquireOutcome {
-    In(HeldLevel),
+pub(crate) enum AcquireOutcome<L = HeldLevel> {
+    In(L),
     /// Somebody else has it, up to that time if it is known.
     Busy(Option<Moment>),
 }

@@ -64,11 +64,7 @@ struct About {
     measured_at: Moment,
 }
 
-pub(super) enum NodeAnswer {
-    Granted(LockGuard),
-    /// Somebody else has the lock there, until then if known.
-    Busy(Option<Moment>),
-}
+pub(super) type NodeAnswer = AcquireOutcome<LockGuard>;
 
 /// A try at one node, with its place.
 pub(super) type NodeTry = BoxFuture<'static, (usize, Result<NodeAnswer, Error>)>;
@@ -255,9 +251,7 @@ impl QuorumNode {
             Err(Failure::of(Class::Unanswered, text).into())
         })?;
         let answer = match got {
-            AcquireOutcome::In(entered) => {
-                NodeAnswer::Granted(LockGuard::new(&self.engine, entered))
-            }
+            AcquireOutcome::In(entered) => NodeAnswer::In(LockGuard::new(&self.engine, entered)),
             AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
         };
         if broke() {

@@ -83,11 +83,11 @@ impl Ballot {
     ) -> Option<RoundOutcome> {
         nodes.note_answer(place, answer.as_ref().err());
         self.reports[place] = match answer {
-            Ok(NodeAnswer::Granted(child)) if nodes.may_vote(place, &child) => {
+            Ok(NodeAnswer::In(child)) if nodes.may_vote(place, &child) => {
                 self.children[place] = Some(child);
                 NodeReport::Granted
             }
-            Ok(NodeAnswer::Granted(child)) => {
+            Ok(NodeAnswer::In(child)) => {
                 self.young.push(child);
                 NodeReport::Young
             }
@@ -277,7 +277,7 @@ async fn late(
         unanswered.retain(|(other, _)| *other != place);
         nodes.note_answer(place, answer.as_ref().err());
         match answer {
-            Ok(NodeAnswer::Granted(child)) => {
+            Ok(NodeAnswer::In(child)) => {
                 join(nodes, request, hold, place, child).await;
             }
             Ok(NodeAnswer::Busy(_)) => busy.push(place),
@@ -359,7 +359,7 @@ pub(super) async fn take_again(
     };
     nodes.note_answer(place, answer.as_ref().err());
     match answer {
-        Ok(NodeAnswer::Granted(child)) => Some(join(nodes, &request, hold, place, child).await),
+        Ok(NodeAnswer::In(child)) => Some(join(nodes, &request, hold, place, child).await),
         _ => None,
     }
 }
