@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Cmd, PushInfo, PushKind, RedisError, RedisResult, Value};
+use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
@@ -94,13 +94,6 @@ impl Channel {
     }
 }
 
-pub(super) enum SubscribeError {
-    /// The connection has ended.
-    Closed,
-    /// Redis' answer, or a failure of the connection.
-    Redis(RedisError),
-}
-
 pub(super) struct Listener {
     sink: Mutex<Option<Sink>>,
     channels: Mutex<Option<HashMap<Box<str>, Channel, RandomState>>>,
@@ -134,19 +127,20 @@ impl Listener {
         listener
     }
 
-    /// Subscribes a route to `channel`, and waits for the confirmation.
+    /// Subscribes a route to `channel`, and waits for the confirmation. `None` if the connection has ended.
     pub(super) async fn subscribe(
         self: &Arc<Self>,
         channel: &str,
         route: &Arc<Route>,
-    ) -> Result<(), SubscribeError> {
-        let changing = self.add(channel, route).ok_or(SubscribeError::Closed)?;
+    ) -> Option<RedisResult<()>> {
+        let changing = self.add(channel, route)?;
         let _changing = changing.lock().await;
-        let mut sink = self.sink().ok_or(SubscribeError::Closed)?;
-        let subscribed = sink.subscribe(channel).await;
+        let subscribed = self.sink()?.subscribe(channel).await;
         self.is_answered();
-        subscribed.map_err(SubscribeError::Redis)?;
-        self.confirmed(channel, route).await
+        if subscribed.is_ok() {
+            self.confirmed(channel, route).await?;
+        }
+        Some(subscribed)
     }
 
     fn is_answered(&self) {
@@ -170,20 +164,19 @@ impl Listener {
         }
     }
 
-    /// Waits until messages of `channel` arrive for a route.
-    async fn confirmed(&self, channel: &str, route: &Arc<Route>) -> Result<(), SubscribeError> {
+    /// Waits until messages of `channel` arrive for a route. `None` if they never will.
+    async fn confirmed(&self, channel: &str, route: &Arc<Route>) -> Option<()> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             {
                 let channels = self.channels.lock();
-                let channel = channels.as_ref().and_then(|all| all.get(channel));
-                let channel = channel.ok_or(SubscribeError::Closed)?;
+                let channel = channels.as_ref()?.get(channel)?;
                 if !channel.routes.iter().any(|known| Arc::ptr_eq(known, route)) {
-                    return Err(SubscribeError::Closed);
+                    return None;
                 }
                 if channel.confirmed {
-                    return Ok(());
+                    return Some(());
                 }
             }
             changed.await;

@@ -19,7 +19,7 @@ use redis::PushInfo;
 use tokio::sync::mpsc;
 
 pub(crate) use self::listener::Route;
-use self::listener::{Listener, Sink, SubscribeError};
+use self::listener::{Listener, Sink};
 use crate::backend::{AttemptPace, Class, Cluster, Failure, LaneConfig, Redirect};
 use crate::backoff::{Backoff, Delays};
 use crate::clock::Moment;
@@ -65,9 +65,9 @@ impl Hub {
             let limit = self.config.command_timeout;
             let subscribing = listener.subscribe(channel, route);
             let error = match listener.while_answered(limit, subscribing).await {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(SubscribeError::Closed)) => return Err(Failure::no_connection()),
-                Some(Err(SubscribeError::Redis(error))) => error,
+                Some(Some(Ok(()))) => return Ok(()),
+                Some(Some(Err(error))) => error,
+                Some(None) => return Err(Failure::no_connection()),
                 None => {
                     listener.end();
                     return Err(Failure::slow_reply(limit));
