@@ -44,7 +44,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use self::seat::{Attempt, Seat, Vacated};
+use self::seat::{Attempt, Seat};
 use self::succession::{Succession, Wakeups};
 use self::ticket::{CALL_AFTER, Patience, Queue, Ticket, Uncollected, Verdict};
 use super::hold::kind::Kind;
@@ -348,23 +348,20 @@ impl<C: Clone + PartialEq> Gate<C> {
         if let Seat::Shared { .. } = &self.seat {
             self.requeue_join(hold);
         }
-        let mut vacated = match self.own_seats.remove(&hold.number) {
-            Some(_) => Vacated::Free,
-            None => self.seat.vacate(hold),
-        };
-        if hold.kind.commands.leaves_the_seat() {
+        let is_vacated = self.own_seats.remove(&hold.number).is_some() || self.seat.vacate(hold);
+        let is_counted = hold.kind.commands.leaves_the_seat();
+        if is_counted {
             // The try that is under way may have run before. An attempt whose answer was lost has no seat, but may have had
             // permits.
             self.seat.is_early();
-            vacated = Vacated::Free;
+        } else if !is_vacated {
+            return;
         }
-        match vacated {
-            Vacated::NotHere => return,
-            Vacated::Free => self.try_at_once = true,
-            Vacated::Next(ticket) => {
-                self.queue.remove(ticket.number);
-                self.try_at_once = false;
-            }
+        let next = self.seat.attempt().filter(|_| !is_counted);
+        let next = next.map(|next| next.ticket.number);
+        self.try_at_once = next.is_none();
+        if let Some(number) = next {
+            self.queue.remove(number);
         }
         if self.own_seats.is_empty() {
             // Nothing is left to be collected.

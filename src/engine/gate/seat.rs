@@ -65,15 +65,6 @@ pub(super) enum Seat<C> {
     },
 }
 
-/// What the seat became when a hold left it.
-pub(super) enum Vacated {
-    /// The hold did not have it.
-    NotHere,
-    Free,
-    /// The next try has it; its ticket.
-    Next(Arc<Ticket>),
-}
-
 impl<C> Attempt<C> {
     pub(super) fn new(hold: Arc<Hold>, ticket: Arc<Ticket>, command: C, since: Moment) -> Self {
         Self {
@@ -258,22 +249,20 @@ impl<C: Clone + PartialEq> Seat<C> {
         }
     }
 
-    /// Takes `hold`, which is over, out of the seat.
-    pub(super) fn vacate(&mut self, hold: &Arc<Hold>) -> Vacated {
+    /// Takes `hold`, which is over, out of the seat. The try that was sent along with its release has it then. Returns false
+    /// if the hold did not have it.
+    pub(super) fn vacate(&mut self, hold: &Arc<Hold>) -> bool {
         let trying = matches!(self, Self::Free | Self::Trying(_));
         if trying || !self.occupant().is_some_and(|over| Arc::ptr_eq(over, hold)) {
-            return Vacated::NotHere;
+            return false;
         }
-        match std::mem::replace(self, Self::Free) {
+        *self = match std::mem::replace(self, Self::Free) {
             Self::Releasing {
                 next: Some(next), ..
-            } => {
-                let ticket = Arc::clone(&next.ticket);
-                *self = Self::Trying(next);
-                Vacated::Next(ticket)
-            }
-            _ => Vacated::Free,
-        }
+            } => Self::Trying(next),
+            _ => Self::Free,
+        };
+        true
     }
 }
 
