@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use crate::backend::Failure;
 use crate::backoff::Delays;
 use crate::clock::Moment;
-use crate::engine::keeper::hub::{self, Route};
 use crate::engine::keeper::Keeper;
+use crate::engine::keeper::hub::{self, Route};
 use crate::host::own;
 use crate::log::log;
 use crate::names::Names;
@@ -111,17 +111,10 @@ impl Listening {
         }
     }
 
-    /// Ends all subscriptions now. Nobody waits for the server's answer.
+    /// Ends all subscriptions now, also those that are not confirmed. Nobody waits for the server's answer.
     pub(super) fn end(&mut self) {
         for mut subscription in self.subscriptions.drain(..) {
             tokio::spawn(own(async move { subscription.stop().await }));
-        }
-    }
-
-    /// Ends all subscriptions now, also those that are not confirmed.
-    pub(super) async fn stop(&mut self) {
-        for mut subscription in self.subscriptions.drain(..) {
-            subscription.stop().await;
         }
     }
 }

@@ -536,7 +536,7 @@ impl NameJob {
                 self.listening.leave();
                 places.finish(&self.keeper.core).await;
             }
-            None => self.listening.stop().await,
+            None => self.listening.end(),
         }
     }
 
