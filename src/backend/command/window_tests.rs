@@ -143,11 +143,11 @@ fn a_slow_answer_may_come_while_its_connection_is_given_up() {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
-            let slow = Some(TIMEOUT);
             while !ended.load(Ordering::SeqCst) {
-                if let Some(place) = window.enter(Turn::New) {
-                    window.leave(place, QUICK);
-                    window.leave(place, slow);
+                for took in [QUICK, Some(TIMEOUT)] {
+                    if let Some(place) = window.enter(Turn::New) {
+                        window.leave(place, took);
+                    }
                 }
             }
         });
