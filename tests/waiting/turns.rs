@@ -46,11 +46,16 @@ async fn a_client_that_had_its_turn_leaves_the_next_one_to_clients_that_come_and
     let quick = builder.connect().await.unwrap();
     let slow = patient(&proxy).await;
     ahead.stop();
-    let held = quick
+    let first = slow
         .get_lock("turn")
         .lock_with_lease(LONG * 4)
         .await
         .unwrap();
+    let held = waits(&quick);
+    listen(&server, 1).await;
+    soon(first.unlock()).await.unwrap();
+    // The message came, so this client knows that it listens, and its job lingers as long as its clock stands still.
+    let held = soon(held).await.unwrap().unwrap();
     let (theirs, next) = (waits(&slow), waits(&quick));
     listen(&server, 2).await;
     // The quickest would be the one that released.
