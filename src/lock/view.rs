@@ -132,6 +132,14 @@ impl HoldView {
         }
     }
 
+    /// The hold of one lock that it is a view of.
+    pub(super) fn single(&self) -> Option<&Arc<Hold>> {
+        match &self.of {
+            HoldOf::Single(_, hold) => Some(hold),
+            HoldOf::Several(_) => None,
+        }
+    }
+
     /// Its state as a child of a hold of several locks.
     pub(super) fn state(&self) -> ChildState {
         let (clock, hold) = match &self.of {

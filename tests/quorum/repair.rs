@@ -2,9 +2,9 @@
 
 use watchlock::{Client, Clock, Lease};
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Match, Proxy};
+use watchlock_support::proxy::{Fault, Match, Proxy};
 
-use crate::common::{LONG, ms, soon};
+use crate::common::{LONG, ms, script, soon};
 use crate::{Five, end, of, try_once};
 
 #[tokio::test]
@@ -85,6 +85,27 @@ async fn a_hold_that_is_over_is_not_repaired() {
     let got = got.unwrap().expect("it is lost");
     assert!(guard.unlock().await.expect_err("lost").is_lost());
     end(got).await;
+    five.clean().await;
+}
+
+/// The release reaches all servers at once, but the holder's renewals hear of it at one after the other.
+#[tokio::test]
+async fn a_forced_release_is_not_undone_one_server_after_the_other() {
+    let five = Five::start();
+    let proxies: Vec<_> = five.0.iter().map(Proxy::to).collect();
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let quorum = of(&urls).watchdog_lease(ms(6_000)).connect().await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let renewals = Match::script(&script("lock/verify.lua"));
+    for (late, proxy) in (0..).zip(&proxies) {
+        let delay = Fault::DelayRequest(ms(500 * late));
+        let _ = proxy.inject(delay).on(renewals.clone()).arm();
+    }
+    let released = five.connect().await.get_lock("x").force_unlock().await;
+    assert!(released.unwrap());
+    soon(guard.lost()).await;
+    assert_eq!(five.have(&[0, 1, 2, 3, 4], "x").await, 0);
     five.clean().await;
 }
 

@@ -6,16 +6,20 @@
 //! 2. The child is a new hold with its own id, as the last release of the old one may still be repeated.
 //! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
 //! 4. A node is asked once it may vote, and then at most once a second.
+//! 5. The nodes that still count are asked first whether they have the hold. A forced release reaches one node before the
+//!    others; taking that one back would undo it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::node::QuorumNode;
 use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
 use super::round::take_again;
 use crate::backend::Failure;
+use crate::engine::caller::enter::verify;
 use crate::lock::several::Composite;
 use crate::log::log;
 
@@ -76,7 +80,9 @@ impl HoldToRepair {
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
             nodes.start_task(async move {
-                if take_again(&quorum, &hold, place, request).await == Some(true) {
+                look_for_children(&quorum, &hold).await;
+                if hold.is_held() && take_again(&quorum, &hold, place, request).await == Some(true)
+                {
                     let name = Arc::clone(hold.name());
                     log(move || {
                         let server = place + 1;
@@ -86,4 +92,19 @@ impl HoldToRepair {
             });
         }
     }
+}
+
+/// Asks the nodes of the valid children for them, and waits for each as long as a round would. Those that are gone are lost
+/// then; one without an answer stays valid.
+async fn look_for_children(nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>) {
+    let limit = nodes.timeout_of(hold.lease_now());
+    let children = hold.children();
+    let valid = children
+        .iter()
+        .map(|sorts| sorts.iter().flatten().find(|child| child.is_valid()));
+    let asked = valid.enumerate().filter_map(|(place, child)| {
+        let asking = verify(nodes.node(place).core(), child?.single()?);
+        Some(nodes.timers().within(limit, asking))
+    });
+    join_all(asked).await;
 }

@@ -235,7 +235,7 @@ impl Composite {
             .compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn children(&self) -> ChildHolds {
+    pub(in crate::lock) fn children(&self) -> ChildHolds {
         Arc::clone(&self.inner.lock().children)
     }
 
