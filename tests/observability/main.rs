@@ -20,6 +20,9 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use watchlock_support::eventually;
+
+use crate::common::LONG;
 
 static HEARD: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 /// Whether whoever logs has to wait.
@@ -122,6 +125,13 @@ impl Log {
             *heard == level && texts.iter().all(|expected| text.contains(expected))
         });
         meant.count()
+    }
+
+    /// Waits for an event of this level with all of these texts, and looks that it is the only one. What the library's own
+    /// threads log may be heard some time later.
+    pub(crate) async fn once(&self, level: Level, texts: &[&str]) {
+        eventually("it is logged", LONG, async || self.count(level, texts) > 0).await;
+        assert_eq!(self.count(level, texts), 1, "{:?}", self.all());
     }
 
     pub(crate) fn all(&self) -> Vec<(Level, String)> {

@@ -25,7 +25,9 @@ async fn owner_ids_show_in_no_event() {
     let lock = client.get_lock("ids");
     let body = lock.try_run(Duration::ZERO, LONG, async |_| ());
     body.await.unwrap();
+    // At its end a client has logged everything.
     soon(client.shutdown(LONG)).await;
+    soon(other.shutdown(LONG)).await;
     let all = format!("{:?}", log.all());
     assert!(all.contains("hold lost"));
     assert!(ids.iter().all(|id| !all.contains(id)), "{all}");
