@@ -109,6 +109,36 @@ async fn a_forced_release_is_not_undone_one_server_after_the_other() {
     five.clean().await;
 }
 
+/// Thousands of holds may lack the same server, and the others must have time for renewals.
+#[tokio::test]
+async fn a_server_that_stays_busy_makes_no_work_for_the_others() {
+    let five = Five::start();
+    let proxies: Vec<_> = five.0.iter().map(Proxy::to).collect();
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let quorum = of(&urls).connect().await.unwrap();
+    let client = Client::connect(five.0[4].url()).await.unwrap();
+    let other = client.get_lock("x").lock().await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let tries = proxies[4].count(Match::script(&script("lock/acquire.lua")));
+    let looks = Match::script(&script("lock/verify.lua"));
+    let looks: Vec<_> = proxies[..4]
+        .iter()
+        .map(|proxy| proxy.count(looks.clone()))
+        .collect();
+    eventually("it was asked again and again", LONG, async || {
+        tries.seen() >= 5
+    })
+    .await;
+    for looks in looks {
+        // Once: by the script's hash, and by its text.
+        assert!(looks.seen() <= 2, "asked {} times", looks.seen());
+    }
+    other.unlock().await.unwrap();
+    end(guard).await;
+    five.clean().await;
+}
+
 /// It got a bare majority beside somebody else. The clock stands still, so only a wake-up makes it ask them again.
 #[tokio::test]
 async fn servers_that_were_busy_at_the_acquire_join_when_they_are_free() {

@@ -212,6 +212,11 @@ impl HoldState {
         self.valid_until
     }
 
+    /// When the newest command was sent that found it in Redis.
+    pub(crate) fn found_at(&self) -> Moment {
+        self.found_at
+    }
+
     /// When the longest acknowledged lease ends.
     pub(crate) fn lease_ends(&self) -> Moment {
         self.lease_ends

@@ -42,6 +42,8 @@ pub(super) struct HoldToRepair {
     pub(super) request: AcquireRequest,
     /// When the node at each place may be asked again.
     pub(super) ask_at: HashMap<usize, Moment>,
+    /// Since when the hold lacks the node at each place.
+    pub(super) lacks_since: HashMap<usize, Moment>,
 }
 
 /// What all handles of a quorum share.
@@ -137,6 +139,7 @@ impl QuorumNodes {
             hold: Arc::downgrade(hold),
             request,
             ask_at: HashMap::new(),
+            lacks_since: HashMap::new(),
         });
     }
 

@@ -7,7 +7,8 @@
 //! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
 //! 4. A node is asked once it may vote, and then at most once a second.
 //! 5. The nodes that still count are asked first whether they have the hold. A forced release reaches one node before the
-//!    others; taking that one back would undo it.
+//!    others; taking that one back would undo it. One that found the hold since the other node was lost is not asked again:
+//!    a node that stays busy, or refuses, is tried every second, for each of very many holds.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::node::QuorumNode;
 use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
 use super::round::take_again;
 use crate::backend::Failure;
+use crate::clock::Moment;
 use crate::engine::caller::enter::verify;
 use crate::lock::several::Composite;
 use crate::log::log;
@@ -69,7 +71,10 @@ async fn look_after(quorum: Weak<QuorumNodes>, mut new: UnboundedReceiver<HoldTo
 impl HoldToRepair {
     fn look(&mut self, nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>) {
         let now = nodes.now();
-        for place in hold.invalid_places() {
+        let invalid = hold.invalid_places();
+        self.lacks_since.retain(|place, _| invalid.contains(place));
+        for place in invalid {
+            let since = *self.lacks_since.entry(place).or_insert(now);
             let node = nodes.node(place);
             let again = self.ask_at.get(&place);
             let is_due = again.is_none_or(|again| now >= *again);
@@ -80,7 +85,7 @@ impl HoldToRepair {
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
             nodes.start_task(async move {
-                look_for_children(&quorum, &hold).await;
+                look_for_children(&quorum, &hold, since).await;
                 if hold.is_held() && take_again(&quorum, &hold, place, request).await == Some(true)
                 {
                     let name = Arc::clone(hold.name());
@@ -94,17 +99,19 @@ impl HoldToRepair {
     }
 }
 
-/// Asks the nodes of the valid children for them, and waits for each as long as a round would. Those that are gone are lost
-/// then; one without an answer stays valid.
-async fn look_for_children(nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>) {
+/// Asks the nodes of the valid children for those that were not found since then, and waits for each as long as a round
+/// would. Those that are gone are lost then; one without an answer stays valid.
+async fn look_for_children(nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>, since: Moment) {
     let limit = nodes.timeout_of(hold.lease_now());
     let children = hold.children();
     let valid = children
         .iter()
         .map(|sorts| sorts.iter().flatten().find(|child| child.is_valid()));
     let asked = valid.enumerate().filter_map(|(place, child)| {
-        let asking = verify(nodes.node(place).core(), child?.single()?);
-        Some(nodes.timers().within(limit, asking))
+        let child = child?.single()?;
+        let is_known = child.with(|state| state.found_at()) >= since;
+        let asking = verify(nodes.node(place).core(), child);
+        (!is_known).then(|| nodes.timers().within(limit, asking))
     });
     join_all(asked).await;
 }
