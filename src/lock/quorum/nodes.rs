@@ -37,11 +37,14 @@ const MOST_ROUNDS: usize = 512;
 /// How many permits a round takes when the servers are near: there this process is the slow part.
 const NEAR: u32 = 4;
 
+/// How many permits a repair takes then. Rounds must not wait for those of thousands of holds.
+const NEAR_REPAIR: u32 = 16;
+
 pub(super) struct HoldToRepair {
     pub(super) hold: Weak<Composite>,
     pub(super) request: AcquireRequest,
-    /// When the node at each place may be asked again.
-    pub(super) ask_at: HashMap<usize, Moment>,
+    /// The nodes, by place, that were asked just now: when each may be asked again, and the task that asks it.
+    pub(super) asked: HashMap<usize, (Moment, AbortHandle)>,
     /// Since when the hold lacks the node at each place.
     pub(super) lacks_since: HashMap<usize, Moment>,
 }
@@ -57,6 +60,8 @@ pub(crate) struct QuorumNodes {
     queues: Arc<Queues>,
     /// Permits for rounds that may begin.
     rounds: Semaphore,
+    /// As many for the repairs with each node.
+    repairing: Box<[Semaphore]>,
     repairs: mpsc::UnboundedSender<HoldToRepair>,
     /// Notified when a silent node answers.
     pub(super) back: Notify,
@@ -95,6 +100,7 @@ impl QuorumNodes {
             node_timeout: NodeTimeout(settings.node_timeout),
             queues: Arc::default(),
             rounds: Semaphore::new(MOST_ROUNDS),
+            repairing: all.iter().map(|_| Semaphore::new(MOST_ROUNDS)).collect(),
             repairs,
             steward,
             back: Notify::new(),
@@ -123,10 +129,20 @@ impl QuorumNodes {
 
     /// Waits until a round may begin. It is under way while the permit lives.
     pub(super) async fn may_begin(&self) -> Option<SemaphorePermit<'_>> {
-        let is_far = self.all.iter().any(|node| is_long(node.round_trip()));
-        let permits = self.rounds.acquire_many(if is_far { 1 } else { NEAR });
+        let permits = if self.is_far() { 1 } else { NEAR };
         // It is never closed.
-        permits.await.ok()
+        self.rounds.acquire_many(permits).await.ok()
+    }
+
+    /// Waits until a repair with the node at `place` may begin. It is under way while the permit lives.
+    pub(super) async fn may_repair(&self, place: usize) -> Option<SemaphorePermit<'_>> {
+        let permits = if self.is_far() { 1 } else { NEAR_REPAIR };
+        // It is never closed.
+        self.repairing[place].acquire_many(permits).await.ok()
+    }
+
+    fn is_far(&self) -> bool {
+        self.all.iter().any(|node| is_long(node.round_trip()))
     }
 
     pub(super) fn repair(&self, hold: &Arc<Composite>, request: &AcquireRequest) {
@@ -138,7 +154,7 @@ impl QuorumNodes {
         let _ = self.repairs.send(HoldToRepair {
             hold: Arc::downgrade(hold),
             request,
-            ask_at: HashMap::new(),
+            asked: HashMap::new(),
             lacks_since: HashMap::new(),
         });
     }

@@ -5,7 +5,8 @@
 //!    child is added.
 //! 2. The child is a new hold with its own id, as the last release of the old one may still be repeated.
 //! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
-//! 4. A node is asked once it may vote, and then at most once a second.
+//! 4. A node is asked once it may vote, and then at most once a second; for so many holds at a time that acquires do not
+//!    wait for them.
 //! 5. The nodes that still count are asked first whether they have the hold. A forced release reaches one node before the
 //!    others; taking that one back would undo it. One that found the hold since the other node was lost is not asked again:
 //!    a node that stays busy, or refuses, is tried every second, for each of very many holds.
@@ -18,6 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::node::QuorumNode;
 use super::nodes::{HoldToRepair, QuorumNodes, QuorumSettings};
+use super::queue::AcquireRequest;
 use super::round::take_again;
 use crate::backend::Failure;
 use crate::clock::Moment;
@@ -73,29 +75,47 @@ impl HoldToRepair {
         let now = nodes.now();
         let invalid = hold.invalid_places();
         self.lacks_since.retain(|place, _| invalid.contains(place));
+        self.asked
+            .retain(|_, (again, task)| now < *again || !task.is_finished());
         for place in invalid {
             let since = *self.lacks_since.entry(place).or_insert(now);
-            let node = nodes.node(place);
-            let again = self.ask_at.get(&place);
-            let is_due = again.is_none_or(|again| now >= *again);
-            if !is_due || node.is_silent() || !node.may_vote_at(now) {
+            if self.asked.contains_key(&place) || !may_be_asked(nodes, place) {
                 continue;
             }
-            self.ask_at.insert(place, now + PAUSE);
             let (quorum, hold) = (Arc::clone(nodes), Arc::clone(hold));
             let request = self.request.clone();
-            nodes.start_task(async move {
-                look_for_children(&quorum, &hold, since).await;
-                if hold.is_held() && take_again(&quorum, &hold, place, request).await == Some(true)
-                {
-                    let name = Arc::clone(hold.name());
-                    log(move || {
-                        let server = place + 1;
-                        tracing::info!(name = &*name, server, "a server is back in the hold");
-                    });
+            let task = nodes.start_task(async move {
+                let _permit = quorum.may_repair(place).await;
+                // It may have waited for long.
+                if hold.invalid_places().contains(&place) && may_be_asked(&quorum, place) {
+                    repair(&quorum, &hold, place, since, request).await;
                 }
             });
+            self.asked.insert(place, (now + PAUSE, task));
         }
+    }
+}
+
+fn may_be_asked(nodes: &QuorumNodes, place: usize) -> bool {
+    let node = nodes.node(place);
+    !node.is_silent() && node.may_vote_at(nodes.now())
+}
+
+/// Takes the node at `place` back into the hold, which lacks it since then.
+async fn repair(
+    nodes: &Arc<QuorumNodes>,
+    hold: &Arc<Composite>,
+    place: usize,
+    since: Moment,
+    request: AcquireRequest,
+) {
+    look_for_children(nodes, hold, since).await;
+    if hold.is_held() && take_again(nodes, hold, place, request).await == Some(true) {
+        let name = Arc::clone(hold.name());
+        log(move || {
+            let server = place + 1;
+            tracing::info!(name = &*name, server, "a server is back in the hold");
+        });
     }
 }
 
