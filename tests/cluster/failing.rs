@@ -17,7 +17,7 @@ use crate::scene::Load;
 const NAME: &str = "job";
 
 /// A name whose lock another master has.
-async fn elsewhere(cluster: &RedisCluster, master: usize) -> String {
+pub(crate) async fn elsewhere(cluster: &RedisCluster, master: usize) -> String {
     for number in 0.. {
         let name = format!("other:{number}");
         if cluster.owner_of(&name).await != master {

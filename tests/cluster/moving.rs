@@ -9,6 +9,7 @@ use watchlock_support::proxy::{Direction, Proxy};
 use watchlock_support::server::RedisServer;
 
 use crate::common::{LONG, SHORT, channel, ms, soon, try_once};
+use crate::failing::elsewhere;
 use crate::scene::Load;
 
 pub(crate) const NAME: &str = "job";
@@ -358,4 +359,46 @@ async fn a_single_try_at_a_node_without_slots_outlives_a_question_about_slots() 
     proxy.heal();
     let guard = soon(trying).await.unwrap().unwrap();
     guard.expect("it is free").unlock().await.unwrap();
+}
+
+/// The keeper verified the holds of the slot before this one was granted, and a fixed lease is not renewed.
+#[tokio::test]
+async fn t5_a_hold_that_is_granted_when_its_slot_has_moved_is_verified_at_the_new_node() {
+    let cluster = RedisCluster::masters().await;
+    let slot = cluster.slot_of(NAME).await;
+    let from = cluster.owner(slot).await.unwrap();
+    let (node, proxy) = (cluster.node(from), Proxy::to(cluster.node(from)));
+    let (announced, leads_to) = (node.port(), proxy.port());
+    let client = Client::builder(&cluster.url())
+        .command_timeout(LONG * 2)
+        .node_addresses(move |host, port| {
+            let port = if port == announced { leads_to } else { port };
+            (host.to_owned(), port)
+        });
+    let client = client.connect().await.unwrap();
+    let other = elsewhere(&cluster, from).await;
+    let _there = client.get_lock(&other).lock().await.unwrap();
+    let lease = LONG * 20;
+    let earlier = client.get_lock(&format!("{{{NAME}}}:earlier"));
+    let earlier = earlier.lock_with_lease(lease).await.unwrap();
+    proxy.hold(Direction::Replies);
+    let lock = client.get_lock(NAME);
+    let late = tokio::spawn(async move { lock.lock_with_lease(lease).await });
+    eventually("it has the lock", LONG, async || node.exists(NAME).await).await;
+    // The new node has no keys of the old one, as after a fail-over to a replica that was behind.
+    for key in node.keys().await {
+        node.cmd(&["DEL", &key]).await;
+    }
+    cluster.move_slot(slot, (from + 1) % 3).await;
+    // A connection that breaks makes the keeper ask for the slots.
+    let server = cluster.server_of(&other).await;
+    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    assert_eq!(soon(earlier.lost()).await, LostReason::Missing);
+    proxy.heal();
+    let late = soon(late).await.unwrap().unwrap();
+    let stranger = Client::connect(&cluster.url()).await.unwrap();
+    let theirs = try_once(&stranger, NAME).await.unwrap();
+    let theirs = theirs.expect("its node knows of no other");
+    assert_eq!(soon(late.lost()).await, LostReason::Missing);
+    theirs.unlock().await.unwrap();
 }

@@ -312,6 +312,16 @@ impl Hold {
         self.state.lock().phase()
     }
 
+    /// Its node may have lost it by now. An attempt keeps that in mind until it is granted. Returns its phase.
+    pub(crate) fn doubt(&self, now: Moment) -> Phase {
+        self.with(|state| {
+            if state.phase() == Phase::Trying {
+                state.doubted_at = now;
+            }
+            state.phase()
+        })
+    }
+
     /// Why it is lost, if it is. The clock counts: a hold whose validity has ended is lost.
     pub(crate) fn lost_reason(&self, now: Moment) -> Option<LostReason> {
         if let Some(shared) = &self.read_of {

@@ -118,6 +118,8 @@ pub(crate) struct HoldState {
     lease_ends: Moment,
     /// When the last command was sent that found it in Redis (8).
     found_at: Moment,
+    /// When its node may have lost it, while it was tried for. What was found before says nothing.
+    pub(super) doubted_at: Moment,
     /// When the promise to the last holder ends, if that is before the end of the lease.
     owed_until: Option<Moment>,
     /// For how long an acknowledged write assures the hold, if others may shorten its lease (7).
@@ -542,6 +544,7 @@ impl HoldState {
         next.held_since = now;
         (next.valid_until, next.promised) = (self.valid_until, self.promised);
         (next.lease_ends, next.found_at) = (self.lease_ends, self.found_at);
+        next.doubted_at = self.doubted_at;
         next.add(Level::Watchdog);
         Some(next)
     }
@@ -594,6 +597,9 @@ impl HoldState {
                 let last_moment = self.valid_until.minus(EARLY);
                 if now >= last_moment {
                     return Due::Lose;
+                }
+                if self.found_at < self.doubted_at {
+                    return Due::Renew;
                 }
                 let is_kept = self.is_watched() || self.limited > 0;
                 if !is_kept && self.promised <= self.valid_until {

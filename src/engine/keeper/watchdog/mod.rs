@@ -237,9 +237,11 @@ impl Watchdog {
         }
     }
 
+    /// An attempt may be answered later by the node that has lost it: it is verified once it is granted.
     fn verify_where(&self, is_meant: impl Fn(&Hold) -> bool) {
+        let now = self.core.now();
         let mut holds = self.core.holds();
-        holds.retain(|hold| hold.phase() == Phase::Held && is_meant(hold));
+        holds.retain(|hold| is_meant(hold) && hold.doubt(now) == Phase::Held);
         self.want(&holds, true);
     }
 
