@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use watchlock::{Backoff, Client, Lock, LostReason, Publish};
+use watchlock::{Backoff, Client, Lock, LockGuard, LostReason, Publish};
 use watchlock_support::cluster::RedisCluster;
 use watchlock_support::eventually;
-use watchlock_support::proxy::{Direction, Proxy};
+use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, channel, ms, soon, try_once};
+use crate::common::{LONG, SHORT, channel, ms, script, soon, try_once};
 use crate::failing::elsewhere;
 use crate::scene::Load;
 
@@ -361,44 +361,120 @@ async fn a_single_try_at_a_node_without_slots_outlives_a_question_about_slots() 
     guard.expect("it is free").unlock().await.unwrap();
 }
 
-/// The keeper verified the holds of the slot before this one was granted, and a fixed lease is not renewed.
+/// A client whose replies of one node can be held up, with a lock in the slot of [`NAME`] there, and one at another node.
+struct HeldUp {
+    cluster: RedisCluster,
+    from: usize,
+    proxy: Proxy,
+    client: Client,
+    earlier: LockGuard,
+    there: LockGuard,
+}
+
+impl HeldUp {
+    async fn new() -> Self {
+        let cluster = RedisCluster::masters().await;
+        let from = cluster.owner_of(NAME).await;
+        let proxy = Proxy::to(cluster.node(from));
+        let (announced, leads_to) = (cluster.node(from).port(), proxy.port());
+        let minute = Backoff::new().base(ms(60_000)).cap(ms(60_000));
+        let client = Client::builder(&cluster.url())
+            .command_timeout(LONG * 2)
+            .backoff(minute)
+            .node_addresses(move |host, port| {
+                let port = if port == announced { leads_to } else { port };
+                (host.to_owned(), port)
+            });
+        let client = client.connect().await.unwrap();
+        let other = elsewhere(&cluster, from).await;
+        let there = client.get_lock(&other).lock().await.unwrap();
+        let earlier = client.get_lock(&format!("{{{NAME}}}:earlier"));
+        let earlier = earlier.lock_with_lease(LEASE).await.unwrap();
+        Self {
+            cluster,
+            from,
+            proxy,
+            client,
+            earlier,
+            there,
+        }
+    }
+
+    fn node(&self) -> &RedisServer {
+        self.cluster.node(self.from)
+    }
+
+    /// The slot moves to a node that has none of its keys, as after a fail-over to a replica that was behind. Waits until
+    /// the keeper has verified what was held by then.
+    async fn moves_without_keys(&self) {
+        for key in self.node().keys().await {
+            self.node().cmd(&["DEL", &key]).await;
+        }
+        let slot = self.cluster.slot_of(NAME).await;
+        self.cluster.move_slot(slot, (self.from + 1) % 3).await;
+        // A connection that breaks makes the keeper ask for the slots.
+        let other = self.cluster.server_of(self.there.name()).await;
+        other.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        assert_eq!(soon(self.earlier.lost()).await, LostReason::Missing);
+    }
+}
+
+/// Nobody renews it, so only a question about it finds that it is missing.
+const LEASE: Duration = LONG.saturating_mul(20);
+
 #[tokio::test]
 async fn t5_a_hold_that_is_granted_when_its_slot_has_moved_is_verified_at_the_new_node() {
-    let cluster = RedisCluster::masters().await;
-    let slot = cluster.slot_of(NAME).await;
-    let from = cluster.owner(slot).await.unwrap();
-    let (node, proxy) = (cluster.node(from), Proxy::to(cluster.node(from)));
-    let (announced, leads_to) = (node.port(), proxy.port());
-    let client = Client::builder(&cluster.url())
-        .command_timeout(LONG * 2)
-        .node_addresses(move |host, port| {
-            let port = if port == announced { leads_to } else { port };
-            (host.to_owned(), port)
-        });
-    let client = client.connect().await.unwrap();
-    let other = elsewhere(&cluster, from).await;
-    let _there = client.get_lock(&other).lock().await.unwrap();
-    let lease = LONG * 20;
-    let earlier = client.get_lock(&format!("{{{NAME}}}:earlier"));
-    let earlier = earlier.lock_with_lease(lease).await.unwrap();
-    proxy.hold(Direction::Replies);
-    let lock = client.get_lock(NAME);
-    let late = tokio::spawn(async move { lock.lock_with_lease(lease).await });
-    eventually("it has the lock", LONG, async || node.exists(NAME).await).await;
-    // The new node has no keys of the old one, as after a fail-over to a replica that was behind.
-    for key in node.keys().await {
-        node.cmd(&["DEL", &key]).await;
-    }
-    cluster.move_slot(slot, (from + 1) % 3).await;
-    // A connection that breaks makes the keeper ask for the slots.
-    let server = cluster.server_of(&other).await;
-    server.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    assert_eq!(soon(earlier.lost()).await, LostReason::Missing);
-    proxy.heal();
+    let scene = HeldUp::new().await;
+    scene.proxy.hold(Direction::Replies);
+    let lock = scene.client.get_lock(NAME);
+    let late = tokio::spawn(async move { lock.lock_with_lease(LEASE).await });
+    eventually("it has the lock", LONG, async || {
+        scene.node().exists(NAME).await
+    })
+    .await;
+    scene.moves_without_keys().await;
+    scene.proxy.heal();
     let late = soon(late).await.unwrap().unwrap();
-    let stranger = Client::connect(&cluster.url()).await.unwrap();
+    let stranger = Client::connect(&scene.cluster.url()).await.unwrap();
     let theirs = try_once(&stranger, NAME).await.unwrap();
     let theirs = theirs.expect("its node knows of no other");
     assert_eq!(soon(late.lost()).await, LostReason::Missing);
     theirs.unlock().await.unwrap();
+}
+
+/// One try got them for all who waited.
+#[tokio::test]
+async fn t5_permits_that_are_granted_when_their_slot_has_moved_are_verified_at_the_new_node() {
+    let scene = HeldUp::new().await;
+    let stranger = Client::connect(&scene.cluster.url()).await.unwrap();
+    let all = stranger.get_semaphore(NAME).with_permits(3);
+    let all = all.acquire_many(3).await.unwrap();
+    let late: Vec<_> = (0..3)
+        .map(|_| {
+            let of = scene.client.get_semaphore(NAME);
+            tokio::spawn(async move { of.try_acquire(LONG * 2, LEASE).await })
+        })
+        .collect();
+    eventually("all wait", LONG, async || {
+        let channel = format!("redisson_sc:{{{NAME}}}");
+        let listens = scene.node().subscribers(&channel).await > 0;
+        listens && scene.client.stats().waiters == 3
+    })
+    .await;
+    let acquire = Match::script(&script("permits/acquire.lua"));
+    let late_reply = scene.proxy.inject(Fault::DelayReply(ms(5_000)));
+    let late_reply = late_reply.on(acquire).arm();
+    all.release().await.unwrap();
+    eventually("they have the permits", LONG, async || {
+        let free: Option<i64> = scene.node().query(&["GET", NAME]).await;
+        late_reply.fired() == 1 && free == Some(0)
+    })
+    .await;
+    scene.proxy.hold(Direction::Replies);
+    scene.moves_without_keys().await;
+    scene.proxy.heal();
+    for late in late {
+        let permit = soon(late).await.unwrap().unwrap().expect("it is granted");
+        assert_eq!(soon(permit.lost()).await, LostReason::Missing);
+    }
 }

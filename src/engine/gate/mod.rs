@@ -433,14 +433,17 @@ impl<C: Clone + PartialEq> Gate<C> {
         }
     }
 
-    /// The attempts and the hold of this client: what is in the seat, and the try sent along with a release.
+    /// The attempts and the holds of this client: what is in a seat, the try sent along with a release, and those that a
+    /// try is for beside the first.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
         let others = self.seat.commands().map(|(hold, _)| hold);
         let occupant = self.seat.occupant();
         let others =
             others.filter(move |hold| occupant.is_none_or(|occupant| !Arc::ptr_eq(hold, occupant)));
         let own = self.own_seats.values().filter_map(Seat::occupant);
-        occupant.into_iter().chain(others).chain(own)
+        let beside = self.seat.tries().map_or(&[][..], |tried| &tried.beside);
+        let beside = beside.iter().map(|(_, hold)| hold);
+        occupant.into_iter().chain(others).chain(own).chain(beside)
     }
 
     /// How many holds callers have: reads, where callers get those.
