@@ -21,6 +21,7 @@ impl Hash for HoldState {
             promised,
             lease_ends,
             found_at,
+            doubted_at,
             owed_until,
             assured,
             is_read,
@@ -44,7 +45,8 @@ impl Hash for HoldState {
         if let Phase::Lost(reason) = phase {
             reason.hash(hasher);
         }
-        (valid_until, promised, lease_ends, found_at).hash(hasher);
+        (valid_until, promised, lease_ends).hash(hasher);
+        (found_at, doubted_at).hash(hasher);
         (owed_until, finish_by, assured.map(LeaseMs::as_millis)).hash(hasher);
         (watchdogs, fixed, limited, limit).hash(hasher);
         let flags = [*is_read, *was_fixed, *passed_on, *undone, *claimed];
@@ -412,6 +414,25 @@ fn a_renewal_is_due_when_less_than_two_thirds_are_left() {
     assert_eq!(due_at(now), Due::Later(third));
     assert_eq!(due_at(before), Due::Later(third));
     assert_eq!(due_at(third), Due::Renew);
+}
+
+/// Its node may have lost it between the send and the answer. A fixed lease is asked for once, too.
+#[test]
+fn what_was_doubted_is_asked_for_until_a_later_command_finds_it() {
+    let (watchdog, sent) = (lease(30_000), start());
+    let [doubted, granted, asked] = [1, 2, 3].map(|s| sent + Duration::from_secs(s));
+    for level in [Level::Watchdog, Level::Fixed] {
+        let mut state = HoldState::trying(granted);
+        state.doubted_at = doubted;
+        assert!(state.grant(level, watchdog.term(sent), granted));
+        let due = |state: &HoldState| state.due(watchdog, granted, granted, Duration::ZERO);
+        assert_eq!(due(&state), Due::Renew);
+        let renewed = (level == Level::Watchdog).then_some(watchdog);
+        state.found(renewed, sent, granted);
+        assert_eq!(due(&state), Due::Renew, "it was asked for before");
+        state.found(renewed, asked, asked);
+        assert!(matches!(due(&state), Due::Later(_)));
+    }
 }
 
 #[test]
