@@ -412,9 +412,8 @@ impl HeldUp {
         }
         let slot = self.cluster.slot_of(NAME).await;
         self.cluster.move_slot(slot, (self.from + 1) % 3).await;
-        // A connection that breaks makes the keeper ask for the slots.
-        let other = self.cluster.server_of(self.there.name()).await;
-        other.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        // From time to time the keeper asks for the slots. The node of the other lock answers.
+        assert!(self.there.is_valid());
         assert_eq!(soon(self.earlier.lost()).await, LostReason::Missing);
     }
 }
