@@ -312,6 +312,11 @@ impl Hold {
         self.state.lock().phase()
     }
 
+    /// When the newest command was sent that found it in Redis.
+    pub(crate) fn found_at(&self) -> Moment {
+        self.with(|state| state.found_at)
+    }
+
     /// Its node may have lost it by now. An attempt keeps that in mind until it is granted. Returns its phase.
     pub(crate) fn doubt(&self, now: Moment) -> Phase {
         self.with(|state| {

@@ -117,7 +117,7 @@ pub(crate) struct HoldState {
     promised: Moment,
     lease_ends: Moment,
     /// When the last command was sent that found it in Redis (8).
-    found_at: Moment,
+    pub(super) found_at: Moment,
     /// When its node may have lost it, while it was tried for. What was found before says nothing.
     pub(super) doubted_at: Moment,
     /// When the promise to the last holder ends, if that is before the end of the lease.
@@ -212,11 +212,6 @@ impl HoldState {
     /// Up to when it is valid by its own leases, whether or not the watchdog keeps it.
     pub(crate) fn vouched_until(&self) -> Moment {
         self.valid_until
-    }
-
-    /// When the newest command was sent that found it in Redis.
-    pub(crate) fn found_at(&self) -> Moment {
-        self.found_at
     }
 
     /// When the longest acknowledged lease ends.

@@ -129,7 +129,7 @@ async fn look_for_children(nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>, sinc
         .map(|sorts| sorts.iter().flatten().find(|child| child.is_valid()));
     let asked = valid.enumerate().filter_map(|(place, child)| {
         let child = child?.single()?;
-        let is_known = child.with(|state| state.found_at()) >= since;
+        let is_known = child.found_at() >= since;
         let asking = verify(nodes.node(place).core(), child);
         (!is_known).then(|| nodes.timers().within(limit, asking))
     });
