@@ -184,21 +184,14 @@ async fn a_hold_asks_a_server_that_has_no_vote_yet_once() {
         five.0[server].cmd(&["PEXPIRE", "x", "30000"]).await;
     }
     let guard = quorum.get_lock("x").lock().await.unwrap();
-    let channel = "redisson_lock__channel:{x}";
-    eventually("the hold listens to both", LONG, async || {
-        five.0[3].subscribers(channel).await + five.0[4].subscribers(channel).await == 2
-    })
-    .await;
     five.0[4].reset_calls().await;
-    // The other server stays busy, so the hold goes on listening.
     five.0[4].cmd(&["DEL", "x"]).await;
-    five.0[4].cmd(&["PUBLISH", channel, "0"]).await;
     eventually("it is asked", LONG, async || {
         five.0[4].calls_of("evalsha").await > 0
     })
     .await;
     tokio::time::sleep(ms(500)).await;
-    // The grant that is given back publishes a wake-up, too. Repair may ask meanwhile.
+    // A try and a release, each by its digest and then by its text; a restarted server knows no script.
     let asked = five.0[4].calls_of("evalsha").await;
     assert!(asked <= 6, "{asked} scripts");
     five.0[3].cmd(&["DEL", "x"]).await;

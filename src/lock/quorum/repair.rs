@@ -110,7 +110,7 @@ async fn repair(
     request: AcquireRequest,
 ) {
     look_for_children(nodes, hold, since).await;
-    if hold.is_held() && take_again(nodes, hold, place, request).await == Some(true) {
+    if hold.is_held() && take_again(nodes, hold, place, request).await {
         let name = Arc::clone(hold.name());
         log(move || {
             let server = place + 1;

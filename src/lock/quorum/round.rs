@@ -8,8 +8,8 @@
 //!    them.
 //! 3. A grant that arrives after a round got the lock joins the hold ([`late`]) while that lasts. When the hold ends, the
 //!    tries without an answer are dropped, or else the next round of this client would find the lock busy. When the hold
-//!    was left to its lease, late grants are, too. A node where somebody else had the lock is asked again when it publishes
-//!    a wake-up ([`take_freed`]): a hold of a bare majority would end with the next node that is lost.
+//!    was left to its lease, late grants are, too. A node where somebody else had the lock is asked again by
+//!    [repair](super::repair).
 //! 4. The hold is valid by the ends of its children, each counted from its own send. Its caller checks the validity when
 //!    it collects the hold, after everything else.
 
@@ -20,7 +20,6 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 
 use super::ballot::{Ballot, NodeReport, Tries, UnderWay};
-use super::listeners::Listeners;
 use super::node::NodeAnswer;
 use super::nodes::QuorumNodes;
 use super::queue::AcquireRequest;
@@ -34,9 +33,6 @@ use crate::lease::{Lease, SHORTEST_FIXED};
 use crate::lock::guard::LockGuard;
 use crate::lock::several::{Composite, CompositeLevel, take_ready};
 use crate::lock::view::HoldOfSeveral;
-
-/// A hold that ends within this time does not subscribe for nodes that were busy.
-const SHORT_HOLD: Duration = Duration::from_millis(10);
 
 pub(super) enum Tried {
     Got(CompositeLevel),
@@ -220,7 +216,7 @@ async fn got(
     Some(level)
 }
 
-/// Waits in the background for the remaining answers, and for the nodes that are busy.
+/// Waits in the background for the remaining answers.
 fn join_later(
     nodes: &Arc<QuorumNodes>,
     ballot: &Ballot,
@@ -228,22 +224,14 @@ fn join_later(
     hold: &Arc<Composite>,
     tries: Tries,
 ) {
-    let nodes = Arc::clone(nodes);
-    let mut busy = ballot.places(|report| matches!(report, NodeReport::Busy(_)));
-    if tries.is_empty() && busy.is_empty() {
+    if tries.is_empty() {
         return;
     }
     let unanswered = ballot.places(|report| matches!(report, NodeReport::NoAnswer));
     let lane_of = |place| (place, nodes.node(place).lane());
     let unanswered = unanswered.into_iter().map(lane_of).collect();
-    let (hold, request) = (Arc::clone(hold), request.clone());
-    let steward = Arc::clone(&nodes);
-    steward.start_task(async move {
-        late(&nodes, &request, &hold, tries, unanswered, &mut busy).await;
-        if !busy.is_empty() {
-            take_freed(nodes, &request, &hold, &busy).await;
-        }
-    });
+    let (quorum, hold, request) = (Arc::clone(nodes), Arc::clone(hold), request.clone());
+    nodes.start_task(async move { late(&quorum, &request, &hold, tries, unanswered).await });
 }
 
 /// Takes late answers into the hold until that is given back or lost. After that, the connections still show which nodes
@@ -254,7 +242,6 @@ async fn late(
     hold: &Arc<Composite>,
     mut tries: Tries,
     mut unanswered: Vec<(usize, Option<Arc<Lane>>)>,
-    busy: &mut Vec<usize>,
 ) {
     let mut ended = hold.ended();
     let mut left_to_lease = false;
@@ -276,91 +263,35 @@ async fn late(
         };
         unanswered.retain(|(other, _)| *other != place);
         nodes.note_answer(place, answer.as_ref().err());
-        match answer {
-            Ok(NodeAnswer::In(child)) => {
-                join(nodes, request, hold, place, child).await;
-            }
-            Ok(NodeAnswer::Busy(_)) => busy.push(place),
-            Err(_) => {}
+        if let Ok(NodeAnswer::In(child)) = answer {
+            join(nodes, request, hold, place, child).await;
         }
     }
 }
 
-/// Takes the lock at these nodes, each when it publishes a wake-up, until the hold ends.
-async fn take_freed(
-    nodes: Arc<QuorumNodes>,
-    request: &AcquireRequest,
-    hold: &Arc<Composite>,
-    busy: &[usize],
-) {
-    let mut missing = busy.to_vec();
-    tokio::select! {
-        biased;
-        _ = hold.ended() => return,
-        () = tokio::time::sleep(SHORT_HOLD) => {}
-    }
-    missing.retain(|place| hold.invalid_places().contains(place));
-    if missing.is_empty() {
-        return;
-    }
-    let listened: Vec<_> = busy
-        .iter()
-        .map(|place| Arc::clone(nodes.node(*place)))
-        .collect();
-    let mut listeners = Listeners::open(&listened, request.kind.names());
-    // A guard that is kept for long keeps no quorum.
-    let quorum = Arc::downgrade(&nodes);
-    drop(nodes);
-    loop {
-        let place = tokio::select! {
-            biased;
-            _ = hold.ended() => return,
-            index = listeners.next() => busy[index],
-        };
-        let Some(nodes) = quorum.upgrade() else {
-            return;
-        };
-        let invalid = hold.invalid_places();
-        missing.retain(|place| invalid.contains(place));
-        if missing.contains(&place)
-            && take_again(&nodes, hold, place, request.clone())
-                .await
-                .is_some()
-        {
-            // It joined, or it granted and cannot join. Giving that grant back publishes a wake-up, so another try would
-            // follow at once, without end. Repair asks the node again.
-            missing.retain(|other| *other != place);
-        }
-        if missing.is_empty() {
-            return;
-        }
-    }
-}
-
-/// Takes the lock at one node for a hold that lacks it, unless the hold ends first. Returns whether the node joined;
-/// `None` when it granted nothing.
+/// Takes the lock at one node for a hold that lacks it, unless the hold ends first. Returns whether the node joined.
 pub(super) async fn take_again(
     nodes: &Arc<QuorumNodes>,
     hold: &Arc<Composite>,
     place: usize,
     mut request: AcquireRequest,
-) -> Option<bool> {
+) -> bool {
     request.lease = hold.lease_now();
     if let Lease::Fixed(left) = request.lease
         && left < SHORTEST_FIXED
     {
-        return None;
+        return false;
     }
     let trying = nodes.try_once(place, request.kind.clone(), request.lease);
     let answer = tokio::select! {
         biased;
-        _ = hold.ended() => return None,
+        _ = hold.ended() => return false,
         (_, answer) = trying => answer,
     };
     nodes.note_answer(place, answer.as_ref().err());
     match answer {
-        Ok(NodeAnswer::In(child)) => Some(join(nodes, &request, hold, place, child).await),
-        _ => None,
+        Ok(NodeAnswer::In(child)) => join(nodes, &request, hold, place, child).await,
+        _ => false,
     }
 }
 
