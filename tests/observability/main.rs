@@ -127,7 +127,7 @@ impl Log {
         meant.count()
     }
 
-    /// Waits for an event of this level with all of these texts, and looks that it is the only one. What the library's own
+    /// Waits for an event of this level with all of these texts, and checks that it is the only one. What the library's own
     /// threads log may be heard some time later.
     pub(crate) async fn once(&self, level: Level, texts: &[&str]) {
         eventually("it is logged", LONG, async || self.count(level, texts) > 0).await;

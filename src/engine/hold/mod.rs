@@ -317,7 +317,7 @@ impl Hold {
         self.with(|state| state.found_at)
     }
 
-    /// Its node may have lost it by now. An attempt keeps that in mind until it is granted. Returns its phase.
+    /// Its node may have lost it by now. An attempt notes that, and is asked about once it is granted. Returns its phase.
     pub(crate) fn doubt(&self, now: Moment) -> Phase {
         self.with(|state| {
             if state.phase() == Phase::Trying {

@@ -118,7 +118,7 @@ pub(crate) struct HoldState {
     lease_ends: Moment,
     /// When the last command was sent that found it in Redis (8).
     pub(super) found_at: Moment,
-    /// When its node may have lost it, while it was tried for. What was found before says nothing.
+    /// When its node may have lost it, during the attempt. What was found before that does not count.
     pub(super) doubted_at: Moment,
     /// When the promise to the last holder ends, if that is before the end of the lease.
     owed_until: Option<Moment>,

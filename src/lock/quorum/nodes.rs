@@ -37,7 +37,7 @@ const MOST_ROUNDS: usize = 512;
 /// How many permits a round takes when the servers are near: there this process is the slow part.
 const NEAR: u32 = 4;
 
-/// How many permits a repair takes then. Rounds must not wait for those of thousands of holds.
+/// How many permits a repair takes then: the repairs of thousands of holds must not delay the rounds.
 const NEAR_REPAIR: u32 = 16;
 
 pub(super) struct HoldToRepair {

@@ -5,11 +5,11 @@
 //!    child is added.
 //! 2. The child is a new hold with its own id, as the last release of the old one may still be repeated.
 //! 3. A child of a fixed lease gets what is left of it. A child of a fenced hold counts once its node has the token.
-//! 4. A node is asked once it may vote, and then at most once a second; for so many holds at a time that acquires do not
-//!    wait for them.
-//! 5. The nodes that still count are asked first whether they have the hold. A forced release reaches one node before the
-//!    others; taking that one back would undo it. One that found the hold since the other node was lost is not asked again:
-//!    a node that stays busy, or refuses, is tried every second, for each of very many holds.
+//! 4. A node is asked once it may vote, and then at most once a second. It is asked for a few holds at a time, so that
+//!    acquires do not wait behind those of thousands.
+//! 5. The other nodes are asked first whether they still have the hold. A forced release reaches one node before the
+//!    others; taking that one back would undo it. A node that has confirmed the hold since then is not asked again, because
+//!    a busy node is tried every second, for each of thousands of holds.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn may_be_asked(nodes: &QuorumNodes, place: usize) -> bool {
     !node.is_silent() && node.may_vote_at(nodes.now())
 }
 
-/// Takes the node at `place` back into the hold, which lacks it since then.
+/// Takes the node at `place` back into the hold, which has lacked it since then.
 async fn repair(
     nodes: &Arc<QuorumNodes>,
     hold: &Arc<Composite>,
@@ -119,8 +119,8 @@ async fn repair(
     }
 }
 
-/// Asks the nodes of the valid children for those that were not found since then, and waits for each as long as a round
-/// would. Those that are gone are lost then; one without an answer stays valid.
+/// Asks about each valid child that was not found since then, and waits as long for an answer as a round would. A child
+/// that is gone is lost then; one without an answer stays valid.
 async fn look_for_children(nodes: &Arc<QuorumNodes>, hold: &Arc<Composite>, since: Moment) {
     let limit = nodes.timeout_of(hold.lease_now());
     let children = hold.children();
