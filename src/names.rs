@@ -24,15 +24,12 @@ pub(crate) struct Family {
     /// What the channel's name begins with. One that ends with a brace has the key in braces right behind it, whatever the
     /// key is.
     pub(crate) channel: &'static str,
-    /// Prefixes of the lock's other keys.
-    pub(crate) others: &'static [&'static str],
 }
 
 impl Family {
     pub(crate) const PLAIN: Self = Self {
         tag: "lock",
         channel: "redisson_lock__channel",
-        others: &[],
     };
 
     /// String locks. Their releases are published on the plain lock's channel.
@@ -52,8 +49,6 @@ pub(crate) struct Names {
     /// That of its family.
     tag: &'static str,
     channel: Box<str>,
-    /// The further keys, in the order of the family's `others`.
-    others: Box<[Box<str>]>,
     /// Offsets in `channel`: where the key begins, where the user's name begins, and where both end.
     key_at: u32,
     name_at: u32,
@@ -86,12 +81,8 @@ impl Names {
         let key_at: usize = parts[..3].iter().map(|part| part.len()).sum();
         let place = |at: usize| u32::try_from(at).map_err(|_| invalid(prefix, name));
         let channel = parts.concat().into_boxed_str();
-        let others = family.others.iter();
         Ok(Self {
             tag: family.tag,
-            others: others
-                .map(|other| tagged(other, prefix, name).concat().into())
-                .collect(),
             hash: HASHER.hash_one(&channel[key_at..key_at + bytes]),
             key_at: place(key_at)?,
             name_at: place(key_at + prefix.len())?,
@@ -111,20 +102,14 @@ impl Names {
         &self.channel[self.key_at as usize..self.end as usize]
     }
 
-    /// Whether both have the same keys and channel. Equal names of two kinds may have different further keys.
-    pub(crate) fn has_the_keys_of(&self, other: &Self) -> bool {
-        let texts = |names: &Self| (names.key_at, names.name_at, names.end);
-        texts(self) == texts(other) && self.channel == other.channel && self.others == other.others
-    }
-
     /// Where releases are published.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }
 
-    /// The key whose name begins with the family's `others[index]`.
-    pub(crate) fn other(&self, index: usize) -> &str {
-        &self.others[index]
+    /// Redisson's `first:{key}`, a further key of the lock.
+    pub(crate) fn prefixed(&self, first: &str) -> String {
+        tagged(first, "", self.key()).concat()
     }
 
     /// Redisson's `{key}:suffix`.
@@ -280,29 +265,22 @@ mod tests {
     #[test]
     fn a_lock_of_another_family_is_another_lock() {
         let names = |family| Arc::new(Names::of(family, "", "x").unwrap());
-        let fenced = Family {
-            others: &["redisson_lock_token"],
-            ..Family::PLAIN
-        };
         let other = Family {
             tag: "other",
             ..Family::PLAIN
         };
         let mut map = ByNames::default();
         map.insert(names(&Family::PLAIN), 1);
-        assert_eq!(map.get(&names(&fenced)), Some(&1), "the same lock");
+        assert_eq!(map.get(&names(&Family::PLAIN)), Some(&1), "the same lock");
         assert_eq!(map.get(&names(&other)), None);
     }
 
     #[test]
     fn further_keys_follow_the_brace_rule() {
-        let fenced = Family {
-            others: &["redisson_lock_token"],
-            ..Family::PLAIN
-        };
-        let names = |name| Names::of(&fenced, "", name).unwrap();
-        assert_eq!(names("foo").other(0), "redisson_lock_token:{foo}");
-        assert_eq!(names("a{").other(0), "redisson_lock_token:a{");
+        let names = |name| Names::of(&Family::PLAIN, "", name).unwrap();
+        let token = |name| names(name).prefixed("redisson_lock_token");
+        assert_eq!(token("foo"), "redisson_lock_token:{foo}");
+        assert_eq!(token("a{"), "redisson_lock_token:a{");
         assert_eq!(names("foo").suffixed("timeout"), "{foo}:timeout");
         assert_eq!(names("{a}b").suffixed("timeout"), "{a}b:timeout");
     }
@@ -312,7 +290,6 @@ mod tests {
         let family = Family {
             tag: "latch",
             channel: "channel__{",
-            others: &["other"],
         };
         let names = |prefix, name| Names::of(&family, prefix, name).unwrap();
         for (prefix, name, channel) in [
@@ -328,7 +305,7 @@ mod tests {
                 (name, &*format!("{prefix}{name}"))
             );
         }
-        assert_eq!(names("", "foo").other(0), "other:{foo}");
+        assert_eq!(names("", "foo").prefixed("other"), "other:{foo}");
         assert_eq!(names("", "foo").target(), Target::Slot(Slot::of("foo")));
         for name in ["{a}", "a:{b}:c", "a}b", "{}x", "a{"] {
             assert_eq!(names("", name).target(), Target::None, "{name}");
@@ -340,14 +317,11 @@ mod tests {
         /// A name has a target if all keys and channels of its lock are in the slot of its key.
         #[test]
         fn all_names_of_a_lock_are_in_one_slot_or_it_is_known(name in "[ab{}]{1,6}") {
-            let family = Family {
-                others: &["redisson_lock_queue"],
-                ..Family::PLAIN
-            };
-            let names = Names::of(&family, "", &name).unwrap();
+            let names = Names::of(&Family::PLAIN, "", &name).unwrap();
+            let queue = names.prefixed("redisson_lock_queue");
             let suffixed = names.suffixed("6a1b:7:rwlock_timeout:1");
             let own_channel = format!("{}:6a1b:7", names.channel());
-            let slots = [names.channel(), names.other(0), &suffixed, &own_channel].map(Slot::of);
+            let slots = [names.channel(), &queue, &suffixed, &own_channel].map(Slot::of);
             let same = slots.iter().all(|slot| *slot == Slot::of(&name));
             let known = names.target() == Target::Slot(Slot::of(&name));
             // Different texts share a slot by chance now and then. Nothing relies on that.

@@ -22,11 +22,10 @@ const REPEATED_FOR: Duration = Duration::from_secs(30 * 60);
 const FAMILY: Family = Family {
     tag: "latch",
     channel: "redisson_countdownlatch__channel__{",
-    others: &["watchlock_counted"],
 };
 
-/// The index of the key with the ids of counts.
-const COUNTED: usize = 0;
+/// What the key with the ids of counts begins with.
+const COUNTED: &str = "watchlock_counted";
 
 /// Redisson's `RCountDownLatch`, with the same number and channel: some [wait](Self::wait) until others have
 /// [counted down](Self::count_down) the number that was [set](Self::try_set_count). From
@@ -237,7 +236,7 @@ impl CountDownLatch {
         let (core, names) = (self.core(), self.names()?);
         core.check_supported(true)?;
         let id = core.hold_id(core.number());
-        let call = LATCH_COUNT_DOWN.on(names).key(names.other(COUNTED));
+        let call = LATCH_COUNT_DOWN.on(names).key(names.prefixed(COUNTED));
         let call = call.arg(&*id).wakes(names);
         let limit = core.config.command_timeout;
         let end = core.now() + core.config.unavailable_after.min(REPEATED_FOR).max(limit);

@@ -5,11 +5,7 @@ use crate::names::Family;
 use crate::script::call::{ACQUIRE, ALL, RELEASE};
 
 fn names() -> Names {
-    let family = Family {
-        others: &["notes"],
-        ..Family::PLAIN
-    };
-    Names::of(&family, "", "x").unwrap()
+    Names::of(&Family::PLAIN, "", "x").unwrap()
 }
 
 fn words(cmd: &Cmd) -> Vec<String> {

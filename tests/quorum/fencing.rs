@@ -1,9 +1,11 @@
 //! Fencing tokens over a quorum: they grow from holder to holder, whichever majority each had.
 
 use watchlock::{Client, Lease, Quorum};
+use watchlock_support::eventually;
+use watchlock_support::proxy::{Fault, Match, Proxy};
 
-use crate::Five;
-use crate::common::{ms, soon};
+use crate::common::{LONG, ms, script, soon};
+use crate::{Five, of};
 
 async fn token_of(quorum: &Quorum) -> u64 {
     let guard = soon(quorum.get_fenced_lock("x").lock()).await.unwrap();
@@ -13,9 +15,9 @@ async fn token_of(quorum: &Quorum) -> u64 {
 }
 
 async fn stored(five: &Five, server: usize) -> u64 {
-    five.0[server]
-        .query(&["GET", "redisson_lock_token:{x}"])
-        .await
+    let token = &["GET", "redisson_lock_token:{x}"];
+    let stored: Option<u64> = five.0[server].query(token).await;
+    stored.unwrap_or(0)
 }
 
 #[tokio::test]
@@ -74,7 +76,7 @@ async fn a_server_that_is_taken_back_knows_the_token() {
     five.0[1].restart();
     five.until(5, "x").await;
     for server in 0..5 {
-        watchlock_support::eventually("it has the token", crate::common::LONG, async || {
+        eventually("it has the token", LONG, async || {
             stored(&five, server).await >= token
         })
         .await;
@@ -118,4 +120,68 @@ async fn it_goes_on_where_the_fenced_lock_of_one_server_was() {
     assert!(stored(&five, 0).await == guard.token().as_u64());
     guard.unlock().await.unwrap();
     assert!(token_of(&quorum).await > first);
+}
+
+/// The hold began without a token, so its own kind has no key for one.
+#[tokio::test]
+async fn a_server_is_taken_back_into_a_plain_hold_with_a_fenced_level() {
+    let five = Five::start();
+    let quorum = five.connect().await;
+    let owner = quorum.new_owner();
+    let plain = owner.get_lock("x").lock().await.unwrap();
+    let fenced = owner.get_fenced_lock("x").lock().await.unwrap();
+    let token = fenced.token().as_u64();
+    five.until(5, "x").await;
+    five.0[1].restart();
+    five.until(5, "x").await;
+    eventually("it has the token", LONG, async || {
+        stored(&five, 1).await >= token
+    })
+    .await;
+    fenced.unlock().await.unwrap();
+    plain.unlock().await.unwrap();
+}
+
+/// A wait for a server that somebody else had ends while a fenced level of a plain hold takes its token.
+#[tokio::test]
+async fn a_server_that_joins_while_the_token_is_taken_knows_it() {
+    let five = Five::start();
+    five.0[0]
+        .cmd(&["SET", "redisson_lock_token:{x}", "8000000000000000"])
+        .await;
+    let proxies: Vec<_> = five.0[..4].iter().map(Proxy::to).collect();
+    let mut urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    urls.push(five.0[4].url());
+    let builder = of(&urls).node_timeout(ms(6_000));
+    let quorum = builder.connect().await.unwrap();
+    let client = Client::connect(&five.0[4].url()).await.unwrap();
+    let other = client.get_lock("x").lock().await.unwrap();
+    let owner = quorum.new_owner();
+    let plain = owner.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    let raises = Match::script(&script("fenced/raise.lua"));
+    let held: Vec<_> = proxies
+        .iter()
+        .map(|proxy| {
+            // Meanwhile repair asks the other server, as it does once a second.
+            let delay = Fault::DelayRequest(ms(2_500));
+            proxy.inject(delay).on(raises.clone()).arm()
+        })
+        .collect();
+    let fenced = owner.get_fenced_lock("x");
+    let entering = tokio::spawn(async move { fenced.lock().await });
+    eventually("it raises", LONG, async || {
+        held.iter().all(|held| held.fired() > 0)
+    })
+    .await;
+    other.unlock().await.unwrap();
+    let entered = soon(entering).await.unwrap().unwrap();
+    five.until(5, "x").await;
+    let token = entered.token().as_u64();
+    eventually("it knows the token", LONG, async || {
+        stored(&five, 4).await >= token
+    })
+    .await;
+    entered.unlock().await.unwrap();
+    plain.unlock().await.unwrap();
 }

@@ -662,12 +662,10 @@ impl Gates {
         result
     }
 
-    /// The gate's copy of these names, if it has the same keys, so that waiters with handles of their own share one copy.
-    /// Kinds of one family share a gate and may have different further keys.
+    /// The gate's copy of these names, so that waiters with handles of their own share one copy.
     pub(crate) fn known(&self, names: Arc<Names>) -> Arc<Names> {
         let gates = self.shard(&names).lock();
         let known = gates.get_key_value(&names).map(|(known, _)| known);
-        let known = known.filter(|known| known.has_the_keys_of(&names));
         known.map_or(names, Arc::clone)
     }
 

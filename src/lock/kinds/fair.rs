@@ -60,16 +60,15 @@ pub type FairLock = Handle<Fair>;
 /// It has its own gate, as its waiters need other messages than those of the plain lock.
 const FAMILY: Family = Family {
     tag: "fair",
-    others: &[
-        "redisson_lock_queue",
-        "redisson_lock_timeout",
-        "watchlock_waiters",
-    ],
     ..Family::PLAIN
 };
 
-/// The indices of the queue, the scores and the waiters among the names of the family.
-const KEYS: [usize; 3] = [0, 1, 2];
+/// What the keys of the queue, the scores and the waiters begin with.
+const KEYS: [&str; 3] = [
+    "redisson_lock_queue",
+    "redisson_lock_timeout",
+    "watchlock_waiters",
+];
 
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let wait = LeaseMs::of(config.fair_wait);
@@ -86,7 +85,7 @@ struct InOrder {
 impl InOrder {
     /// The keys and arguments that every script of the fair lock begins with.
     fn call<'a>(&self, script: &'static Script, names: &'a Names) -> Call<'a> {
-        let keys = KEYS.iter().map(|key| names.other(*key));
+        let keys = KEYS.iter().map(|key| names.prefixed(key));
         let call = keys.fold(script.on(names), Call::key);
         call.arg(self.wait).arg(names.channel())
     }
@@ -142,7 +141,7 @@ impl RedisQueue for InOrder {
     fn length<'a>(&self, names: &'a Names) -> Call<'a> {
         Call::plain("LLEN")
             .for_node_of(names)
-            .key(names.other(KEYS[0]))
+            .key(names.prefixed(KEYS[0]))
     }
 
     fn channel(&self, names: &Names, hold_id: &str) -> Box<str> {

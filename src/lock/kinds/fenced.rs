@@ -92,19 +92,13 @@ impl IsGuard for FencedGuard {
     }
 }
 
-/// The plain lock's names, and the tokens' key.
-const FAMILY: Family = Family {
-    others: &["redisson_lock_token"],
-    ..Family::PLAIN
-};
-
-/// The index of the token's key among the names of the family.
-const TOKEN: usize = 0;
+/// What the token's key begins with.
+const TOKEN: &str = "redisson_lock_token";
 
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let token_ttl = config.fencing_token_ttl.map(LeaseMs::of);
     let commands = KindCommands::OfOne(Arc::new(WithTokens { token_ttl }));
-    Kind::new(&FAMILY, config, name, commands)
+    Kind::new(&Family::PLAIN, config, name, commands)
 }
 
 /// The plain lock's commands, except for those that take a token.
@@ -125,7 +119,7 @@ impl Commands for WithTokens {
     fn acquire<'a>(&self, hold: HoldRef<'a>, _try: Try<'_>) -> Call<'a> {
         FENCED_ACQUIRE
             .on(hold.names)
-            .key(hold.names.other(TOKEN))
+            .key(hold.names.prefixed(TOKEN))
             .arg(hold.id)
             .arg(hold.lease)
             .arg(millis(self.token_ttl))
@@ -139,7 +133,7 @@ impl Commands for WithTokens {
         }
         FENCED_REENTER
             .on(hold.names)
-            .key(hold.names.other(TOKEN))
+            .key(hold.names.prefixed(TOKEN))
             .arg(hold.id)
             .arg(count)
             .arg(hold.lease)
@@ -156,7 +150,7 @@ pub(in crate::lock) fn raise<'a>(
 ) -> Call<'a> {
     Call::script(&FENCED_RAISE)
         .key(names.key())
-        .key(names.other(TOKEN))
+        .key(names.prefixed(TOKEN))
         .arg(hold_id)
         .arg(token.as_u64())
         .arg(millis(token_ttl))

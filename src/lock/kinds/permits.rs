@@ -137,18 +137,16 @@ pub(in crate::lock) enum Records {
 const EXPIRABLE: Family = Family {
     tag: "expirable",
     channel: "redisson_sc",
-    others: &["watchlock_needs"],
 };
 
 const COUNTING: Family = Family {
     tag: "semaphore",
     channel: "redisson_sc",
-    others: &["watchlock_needs", "watchlock_permits"],
 };
 
-/// The indices of the keys of the notes of waiting requests, and of our own records.
-const NEEDS: usize = 0;
-const PERMITS: usize = 1;
+/// What the keys of the notes of waiting requests, and of our own records, begin with.
+const NEEDS: &str = "watchlock_needs";
+const PERMITS: &str = "watchlock_permits";
 
 impl Records {
     pub(in crate::lock) fn of_kind<K: SemaphoreKind>() -> Self {
@@ -166,7 +164,7 @@ impl Records {
     pub(in crate::lock) fn of(self, names: &Names) -> String {
         match self {
             Self::Shared => names.suffixed("timeout"),
-            Self::Own => names.other(PERMITS).to_owned(),
+            Self::Own => names.prefixed(PERMITS),
         }
     }
 
@@ -269,7 +267,7 @@ impl Commands for Permits {
         let call = PERMITS_ACQUIRE
             .on(names)
             .key(self.records.of(names))
-            .key(names.other(NEEDS));
+            .key(names.prefixed(NEEDS));
         let call = call.arg(first.lease).arg(self.initial);
         let call = call.arg(client).arg(names.channel());
         let call = call.arg(self.count).arg(1 + sort.beside.len() as u64);
@@ -291,7 +289,7 @@ impl Commands for Permits {
         note: Duration,
     ) -> Option<Call<'a>> {
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let call = PERMITS_NOTE.on(names).key(names.other(NEEDS));
+        let call = PERMITS_NOTE.on(names).key(names.prefixed(NEEDS));
         let call = call.arg(client).arg(self.count);
         let call = call.arg(millis(waited)).arg(millis(note));
         Some(call.wakes(names))

@@ -200,11 +200,10 @@ impl IsGuard for WriteGuard {
 const FAMILY: Family = Family {
     tag: "read_write",
     channel: "redisson_rwlock",
-    others: &["watchlock_writers"],
 };
 
-/// The index of the key of the writers' notes among the names of the family.
-const WRITERS: usize = 0;
+/// What the key of the writers' notes begins with.
+const WRITERS: &str = "watchlock_writers";
 
 /// What the reply to an assertion by the lock's key alone says of a read hold.
 const WITHOUT_TIMEOUT: Reply = Reply::Done(1);
@@ -222,7 +221,7 @@ fn assert_in<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
     RW_ASSERT
         .on(names)
         .key(timeout(names, hold_id))
-        .key(names.other(WRITERS))
+        .key(names.prefixed(WRITERS))
         .arg(hold_id)
 }
 
@@ -278,7 +277,7 @@ impl Commands for Mode {
     /// A writer that has to wait leaves a note. Readers heed the notes of all clients for as long as it says, then none
     /// for a third of that.
     fn acquire<'a>(&self, hold: HoldRef<'a>, sort: Try<'_>) -> Call<'a> {
-        let writers = hold.names.other(WRITERS);
+        let writers = hold.names.prefixed(WRITERS);
         match self {
             Self::Read => RW_READ_ACQUIRE
                 .on(hold.names)
@@ -328,7 +327,7 @@ impl Commands for Mode {
     ) -> Option<Call<'a>> {
         let call = RW_NOTE
             .on(names)
-            .key(names.other(WRITERS))
+            .key(names.prefixed(WRITERS))
             .arg(client)
             .arg(millis(note));
         Some(call.wakes(names))

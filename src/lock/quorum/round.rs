@@ -336,11 +336,17 @@ async fn join(
     if !nodes.may_vote(place, &child) {
         return false;
     }
-    if let Some(token) = hold.token()
+    let known = hold.token();
+    if let Some(token) = known
         && !token::raise(nodes, request, place, &child, token).await
     {
         return false;
     }
-    hold.adopt(place, child, request.lease == Lease::Watchdog)
-        .await
+    let watched = request.lease == Lease::Watchdog;
+    let joined = hold.adopt(place, child, watched).await;
+    if joined && known.is_none() {
+        // A fenced level may have taken a token since then, and did not see this child.
+        token::raise_at(nodes, request, hold, |other| other == place).await;
+    }
+    joined
 }

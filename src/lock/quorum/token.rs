@@ -73,7 +73,29 @@ pub(super) async fn take_for(
         return Err(Error::no_quorum(0, nodes.needed, cause));
     };
     hold.keep_token(token);
+    // Children that joined meanwhile found no token to write.
+    let asked: Vec<_> = children.iter().map(|(place, _)| *place).collect();
+    raise_at(nodes, request, hold, |place| !asked.contains(&place)).await;
     hold.check()
+}
+
+/// Writes the token of `hold`, if it has one, to the nodes at such places. One that fails stays a child: a majority has
+/// the token.
+pub(super) async fn raise_at(
+    nodes: &QuorumNodes,
+    request: &AcquireRequest,
+    hold: &Composite,
+    is_such: impl Fn(usize) -> bool,
+) {
+    let Some(token) = hold.token() else {
+        return;
+    };
+    let mut children = hold.guards(true);
+    children.retain(|(place, _)| is_such(*place));
+    let raising = children
+        .iter()
+        .map(|(place, child)| raise(nodes, request, *place, child, token));
+    join_all(raising).await;
 }
 
 /// Writes `token` to the node at `place`, if `child` is held there. Returns whether the node has it, or a larger one.
