@@ -424,13 +424,19 @@ impl Actor {
             let got = lock.try_lock(wait, lease_of(lease_ms)).await;
             return got.map(|guard| guard.map(Held::Write));
         }
-        let got = if level > 0 && site.section.scoped {
-            let lock = self.client.lock_of(site.section.kind, site.name);
-            site.owner
-                .scope(async move { locked(&*lock, wait_ms, lease_ms).await })
-                .await
-        } else {
-            locked(&*site.lock, wait_ms, lease_ms).await
+        let again = site.section.again;
+        let got = match level {
+            0 => locked(&*site.lock, wait_ms, lease_ms).await,
+            _ if site.section.scoped => {
+                let lock = self.client.lock_of(again, site.name);
+                site.owner
+                    .scope(async move { locked(&*lock, wait_ms, lease_ms).await })
+                    .await
+            }
+            _ => {
+                let lock = site.owner.lock_of(again, site.name);
+                locked(&*lock, wait_ms, lease_ms).await
+            }
         };
         got.map(|guard| guard.map(Held::Any))
     }

@@ -301,6 +301,8 @@ pub struct Section {
     pub runs: bool,
     /// It is entered again by handles of the client in the owner's scope.
     pub scoped: bool,
+    /// It is entered again by handles of this kind, which is the same lock.
+    pub again: LockKind,
 }
 
 /// How a hold is given back.
@@ -426,6 +428,15 @@ impl Section {
             rests: rests.then(|| Duration::from_millis(rng.u64(..900))),
             runs,
             scoped: rng.u32(..3) == 0,
+            again: match kind {
+                LockKind::Lock | LockKind::Fenced | LockKind::Spin if levels > 1 => {
+                    [LockKind::Lock, LockKind::Fenced, LockKind::Spin][rng.usize(..3)]
+                }
+                LockKind::Red | LockKind::RedFenced if levels > 1 => {
+                    [LockKind::Red, LockKind::RedFenced][rng.usize(..2)]
+                }
+                _ => kind,
+            },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The processes of a world, and what runs in them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
@@ -18,6 +18,23 @@ use crate::world::World;
 
 thread_local! {
     static RUNNING: RefCell<Option<Origin>> = const { RefCell::new(None) };
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a task of this thread's world has panicked since the last call. Tokio catches that, and nobody may await the task.
+pub fn has_panicked() -> bool {
+    PANICKED.take()
+}
+
+/// Notes a panic that passes by.
+struct NotesPanic;
+
+impl Drop for NotesPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            PANICKED.set(true);
+        }
+    }
 }
 
 /// What a process's clock shows when the world begins, in nanoseconds.
@@ -186,6 +203,7 @@ impl<F: Future> HostedTask<F> {
 impl<F> HostedTask<F> {
     /// Runs `work` as this task.
     fn within<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let _notes = NotesPanic;
         let before = RUNNING.replace(self.origin.clone());
         let done = work(self);
         RUNNING.set(before);

@@ -20,7 +20,7 @@ use crate::guard;
 use crate::locks::{AnyClient, AnySemaphore};
 use crate::owner::{Actor, Shared};
 use crate::plan::{MOST_DRIFT, Plan};
-use crate::process::{Host, Process};
+use crate::process::{self, Host, Process};
 use crate::story::Story;
 use crate::world::World;
 
@@ -83,11 +83,15 @@ pub fn run(plan: &Plan, traced: Traced<'_>) -> Outcome {
     ));
     let runtime = builder.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
-    let outcome = runtime.block_on(live(plan, traced));
+    let mut outcome = runtime.block_on(live(plan, traced));
     // What is dropped with the runtime belongs to the world, too.
     drop(runtime);
     simulated::end();
     guard::ends();
+    if process::has_panicked() {
+        let panicked = "a task of a process has panicked".to_owned();
+        outcome.violations.push(panicked);
+    }
     outcome
 }
 

@@ -1,5 +1,5 @@
 //! Fenced locks, of one server or of a quorum: each hold has a token, larger than those of all holds before it, and no
-//! other all its life.
+//! other all its life. A plain hold gets one when it is entered through a fenced lock.
 //!
 //! One hold certainly came before another
 //!
@@ -28,9 +28,7 @@ struct Fenced<'m, 'a> {
 pub(super) fn check(model: &Model, report: &mut Report) {
     let mut by_name: BTreeMap<&str, Vec<Fenced>> = BTreeMap::new();
     for hold in &model.holds {
-        if hold.kind.has_tokens()
-            && let Some(fenced) = Fenced::of(model, hold, report)
-        {
+        if let Some(fenced) = Fenced::of(model, hold, report) {
             by_name.entry(hold.name).or_default().push(fenced);
         }
     }
@@ -40,15 +38,16 @@ pub(super) fn check(model: &Model, report: &mut Report) {
 }
 
 impl<'m, 'a> Fenced<'m, 'a> {
-    /// `None`, and a breach, when there is no token.
+    /// `None` when there is no token. That is a breach, unless the hold is one of a plain lock.
     fn of(model: &Model, hold: &'m Hold<'a>, report: &mut Report) -> Option<Self> {
         let mut tokens = Vec::new();
         for op in hold.acquires.iter().map(|op| &model.ops[*op]) {
-            report.looked(Invariant::Tokens);
             match op.token {
                 Some(token) => tokens.push(token),
+                None if !hold.kind.has_tokens() && tokens.is_empty() => continue,
                 None => report.add(Breach::NoToken, hold.name, op.evidence()),
             }
+            report.looked(Invariant::Tokens);
         }
         let (first, last) = (*tokens.first()?, *tokens.iter().max()?);
         if let Some(token) = tokens.into_iter().find(|token| *token != first) {

@@ -223,6 +223,28 @@ fn a_hold_keeps_its_token() {
     story.unlock(1, (6, 7), 0).breaks(&[Invariant::Tokens]);
 }
 
+#[test]
+fn a_plain_hold_that_was_entered_through_a_fenced_lock_has_a_token() {
+    let then = |again: Option<u64>, next| {
+        let story = story().lock(1, (0, 5), 1).lock(1, (6, 7), 2).token(7);
+        let story = story.lock(1, (8, 9), 3);
+        let story = again.into_iter().fold(story, Story::token);
+        let story = (0..3).fold(story, |story, at| {
+            story.unlock(
+                1,
+                (10 + 2 * at, 11 + 2 * at),
+                2 - u32::try_from(at).unwrap(),
+            )
+        });
+        let story = story.of(LockKind::Fenced).lock(2, (20, 25), 1).token(next);
+        story.unlock(2, (26, 27), 0)
+    };
+    then(Some(7), 8).breaks(&[]);
+    then(None, 8).breaks(&[Invariant::Tokens]);
+    then(Some(8), 9).breaks(&[Invariant::Tokens]);
+    then(Some(7), 7).breaks(&[Invariant::Tokens]);
+}
+
 /// The first holds it; the second comes at 50, the third at some later time; returns who gets it when.
 fn queue(third: u64, second_got: u64, third_got: u64) -> Story {
     let story = story().of(LockKind::Fair).lock(1, (0, 5), 1);
