@@ -96,20 +96,35 @@ impl Election {
         // With an owner of its own, so that no two terms are levels of one hold.
         let owner = Owner::new(Arc::clone(&self.engine));
         let term = owner.scope(self.lock.lock()).await?;
-        {
-            let mut newest = self.term.lock();
-            // Another term may have begun since this one was granted. The token says so, unless Redis lost its count.
-            let is_newest = newest
-                .as_ref()
-                .is_none_or(|newest| !newest.is_valid() || newest.token() < Some(term.token()));
-            if is_newest {
-                *newest = Some(term.hold());
-            }
-        }
+        self.begins(&term);
         let value = while_valid(term.level(), body(&term)).await?;
         // The loss of a hold that nothing runs under any more is no loss of the term.
         let _ = release_after_run(term.into()).await;
         Ok(value)
+    }
+
+    fn newest(&self) -> Option<HoldView> {
+        self.term.lock().clone()
+    }
+
+    /// Notes the newest term. Another one may have begun since this one was granted. The token says so, unless Redis lost its
+    /// count.
+    fn begins(&self, term: &FencedGuard) {
+        loop {
+            let known = self.newest();
+            // Not under the lock: the first to see a loss wakes the tasks that wait for it, and a waker may run any code.
+            let is_older =
+                |known: &HoldView| known.is_valid() && known.token() >= Some(term.token());
+            if known.as_ref().is_some_and(is_older) {
+                return;
+            }
+            let mut newest = self.term.lock();
+            let token = |view: &Option<HoldView>| view.as_ref().map(HoldView::token);
+            if token(&newest) == token(&known) {
+                *newest = Some(term.hold());
+                return;
+            }
+        }
     }
 
     async fn pause(&self) {
@@ -124,7 +139,7 @@ impl Election {
     /// lost.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        self.term.lock().as_ref().is_some_and(HoldView::is_valid)
+        self.newest().is_some_and(|term| term.is_valid())
     }
 
     /// Who leads now, in whatever process; `None` between terms. Asks Redis. For people:

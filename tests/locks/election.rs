@@ -2,12 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::join;
 use parking_lot::Mutex;
+use tokio::sync::mpsc::unbounded_channel;
 use watchlock::{Backoff, Client, ClientBuilder, Error, FencedGuard};
 use watchlock_support::process::{freeze, kill, resume};
 use watchlock_support::proxy::{Direction, Proxy};
@@ -294,4 +296,82 @@ async fn it_waits_for_a_redis_that_is_away_and_for_nothing_that_waiting_does_not
     assert!(!election.is_leader(), "another candidate");
     client.shutdown(ms(10)).await;
     assert!(matches!(soon(leading).await.unwrap(), Err(Error::Closed)));
+}
+
+/// Does its work where it is woken, as the waker of an executor does that polls its tasks there.
+struct Does<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+fn does(work: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Does(work)))
+}
+
+/// A loss wakes whoever waits for it. The first to see it may be somebody who asks whether the candidate leads.
+#[tokio::test]
+async fn what_a_loss_wakes_may_ask_whether_the_candidate_leads() {
+    let redis = Redis::start();
+    redis.stop_clock();
+    let client = redis.client().await.unwrap();
+    let election = client.get_election("leader");
+    let (candidate, (begun, mut begins)) = (election.clone(), unbounded_channel());
+    let leading = tokio::spawn(async move {
+        let body = async move |term: &FencedGuard| {
+            begun.send(term.hold()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        candidate.lead(body).await
+    });
+    let term = soon(begins.recv()).await.unwrap();
+    let lock = client.get_lock("another");
+    let (another, short) = (lock.lock_with_lease(ms(1000)).await.unwrap(), ms(1000));
+
+    // The background thread learns of the loss of the other lock, and stands still.
+    let (stands, is_standing) = mpsc::channel();
+    let (goes_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let stops = does(move || {
+        stands.send(()).unwrap();
+        let _ = may_go_on.lock().recv();
+    });
+    let mut other_lost = Box::pin(another.lost());
+    assert!(
+        other_lost
+            .as_mut()
+            .poll(&mut Context::from_waker(&stops))
+            .is_pending()
+    );
+    redis.advance(short);
+    is_standing.recv_timeout(LONG).unwrap();
+
+    let (asked, leads) = (Arc::new(AtomicBool::new(false)), election.clone());
+    let asks = does({
+        let asked = Arc::clone(&asked);
+        move || {
+            assert!(!leads.is_leader());
+            asked.store(true, Ordering::Relaxed);
+        }
+    });
+    let mut term_lost = Box::pin(term.lost());
+    assert!(
+        term_lost
+            .as_mut()
+            .poll(&mut Context::from_waker(&asks))
+            .is_pending()
+    );
+    redis.advance(LONG * 10);
+    let (answer, answers) = mpsc::channel();
+    std::thread::spawn(move || answer.send(election.is_leader()));
+    let leads = answers.recv_timeout(LONG);
+    goes_on.send(()).unwrap();
+    assert_eq!(leads, Ok(false), "it answers");
+    assert!(
+        asked.load(Ordering::Relaxed),
+        "the loss was first seen there"
+    );
+    leading.abort();
 }
