@@ -411,3 +411,69 @@ async fn handles_of_an_owner_that_was_dropped_enter_what_it_holds() {
     end(guard).await;
     five.clean().await;
 }
+
+/// No single server's answer stands for those of all.
+#[tokio::test]
+async fn a_hold_whose_servers_are_mostly_silent_says_that_there_is_no_quorum() {
+    let five = Five::start();
+    let builder = five.builder().command_timeout(ms(300));
+    let quorum = builder.unavailable_after(ms(300)).connect().await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    let fixed = guard.reenter(ms(20_000)).await.unwrap();
+    five.until(5, "x").await;
+    for silent in &five.0[..3] {
+        silent.freeze();
+    }
+    let is_silence = |answer: Result<(), Error>| {
+        let error = answer.expect_err("two of three");
+        let two = matches!(
+            error,
+            Error::NoQuorum {
+                reached: 2,
+                needed: 3,
+                ..
+            }
+        );
+        assert!(two, "{error:?}");
+    };
+    is_silence(soon(guard.verify()).await);
+    is_silence(soon(fixed.extend(ms(25_000))).await);
+    let third = soon(guard.reenter(ms(21_000))).await;
+    is_silence(third.map(drop));
+    guard.check().unwrap();
+    // While the hold goes on, nothing has to be deleted.
+    end(fixed).await;
+    is_silence(soon(guard.unlock()).await);
+    for silent in &five.0[..3] {
+        silent.resume();
+    }
+    five.clean().await;
+}
+
+/// A server that refuses for good does not speak for those that are silent.
+#[tokio::test]
+async fn one_server_that_denies_does_not_speak_for_silent_ones() {
+    let five = Five::start();
+    let builder = five.builder().command_timeout(ms(300));
+    let quorum = builder.unavailable_after(ms(300)).connect().await.unwrap();
+    let guard = quorum.get_lock("x").lock().await.unwrap();
+    five.until(5, "x").await;
+    five.0[4]
+        .cmd(&["ACL", "SETUSER", "default", "-evalsha", "-eval"])
+        .await;
+    guard.verify().await.expect("four have it");
+    for silent in &five.0[..2] {
+        silent.freeze();
+    }
+    let error = soon(guard.verify()).await.expect_err("two of three");
+    assert!(
+        matches!(error, Error::NoQuorum { reached: 2, .. }),
+        "{error:?}"
+    );
+    for silent in &five.0[..2] {
+        silent.resume();
+    }
+    five.0[4].cmd(&["ACL", "SETUSER", "default", "+@all"]).await;
+    end(guard).await;
+    five.clean().await;
+}

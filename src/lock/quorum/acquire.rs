@@ -54,10 +54,7 @@ pub(super) async fn acquire(
             // Boxed: most callers enter nothing, and each has room for it.
             let entering = Box::pin(enter(nodes, &request, owner));
             let entered = nodes.by(end, entering).await;
-            let entered = entered.unwrap_or_else(|| {
-                let silence = Arc::new(Error::from(Failure::silence()));
-                Err(Error::no_quorum(0, nodes.needed, silence))
-            });
+            let entered = entered.unwrap_or_else(|| Err(silence(nodes)));
             if let Some(guard) = entered? {
                 return Ok(Some(guard));
             }
@@ -78,6 +75,12 @@ pub(super) async fn acquire(
             }
         }
     }
+}
+
+/// Nobody knows yet what the servers answered.
+fn silence(nodes: &QuorumNodes) -> Error {
+    let silence = Arc::new(Error::from(Failure::silence()));
+    Error::no_quorum(0, nodes.needed, silence)
 }
 
 /// Enters what the owner holds, with a token if it needs one.
@@ -177,7 +180,7 @@ impl<'a> WaitingCaller<'a> {
             }
         };
         let collected = self.nodes.by(self.end, collected).await;
-        collected.unwrap_or_else(|| Decision::Failed(Failure::silence().into()))
+        collected.unwrap_or_else(|| Decision::Failed(silence(self.nodes)))
     }
 }
 

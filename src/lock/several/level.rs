@@ -91,7 +91,9 @@ impl CompositeLevel {
         let is_in = match enter_children(hold, lease).await {
             Ok(children) => hold.enter(watched, children),
             Err(Error::NotOwner { .. }) => false,
-            Err(error) => return Err(error),
+            Err(error) if hold.is_held() => return Err(error),
+            // Its last level was given back meanwhile, whichever server did not answer.
+            Err(_) => false,
         };
         if is_in {
             return Ok(Some(Self::of(hold, watched, owner)));
@@ -115,7 +117,7 @@ impl CompositeLevel {
     async fn ask_to_extend(&self, lease: Duration) -> Result<(), Error> {
         let children = self.hold.guards_of(self.watched);
         let asked = children.iter().map(|child| child.extend(lease));
-        let answer = ask(self.hold.needed, asked).await;
+        let answer = ask(self.hold.needed, self.hold.has_spares(), asked).await;
         match answer {
             Err(lost) if lost.is_lost() && self.hold.has_spares() && self.hold.is_held() => {
                 let reached = children.iter().filter(|child| child.is_valid()).count();
@@ -128,7 +130,7 @@ impl CompositeLevel {
     async fn verify_children(&self, watched: bool) -> Result<(), Error> {
         let children = self.hold.guards(watched);
         let asked = children.iter().map(|(_, child)| child.verify());
-        ask(self.hold.needed, asked).await
+        ask(self.hold.needed, self.hold.has_spares(), asked).await
     }
 
     /// Takes the level off. Returns the levels of the children, if no other level shares them.
@@ -206,7 +208,7 @@ impl LevelOfSeveral for CompositeLevel {
         let needed = self.hold.needed.min(children.len());
         let given_back = children.into_iter().map(LockGuard::unlock);
         let mut given_back: FuturesUnordered<_> = given_back.collect();
-        let answer = first_result(needed, &mut given_back).await;
+        let answer = first_result(needed, self.hold.has_spares(), &mut given_back).await;
         // The background finishes what has no answer yet.
         take_ready(&mut given_back, drop).await;
         match answer {
@@ -436,7 +438,7 @@ async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, E
         Ok(())
     });
     let mut entering: FuturesUnordered<_> = entering.collect();
-    first_result(hold.needed, &mut entering).await?;
+    first_result(hold.needed, hold.has_spares(), &mut entering).await?;
     let rest = async { while entering.next().await.is_some() {} };
     let limit = match lease {
         Lease::Watchdog => hold.spare_timeout,
@@ -450,28 +452,34 @@ async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, E
 }
 
 /// Asks all at the same time. The answer is yes when `needed` said yes; lost when so many are lost that the others are fewer
-/// than `needed`; else, after all answers, the first other error.
+/// than `needed`; else, after all answers, the first other error. For a hold that goes on without some of them, which
+/// `has_spares`, that is `NoQuorum`, unless all that failed refuse for good.
 async fn ask(
     needed: usize,
+    has_spares: bool,
     asked: impl Iterator<Item = impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
-    first_result(needed, &mut asked.collect()).await
+    first_result(needed, has_spares, &mut asked.collect()).await
 }
 
 /// As [`ask`]. The futures that have not ended stay in `asked`.
 async fn first_result(
     needed: usize,
+    has_spares: bool,
     asked: &mut FuturesUnordered<impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
     let all = asked.len();
     let (mut yes, mut lost) = (0, 0);
-    let (mut first_lost, mut first_error) = (None, None);
+    let (mut first_lost, mut first_error, mut may_come_back) = (None, None, None);
     while let Some(answer) = asked.next().await {
         match answer {
             Ok(()) => yes += 1,
             Err(error) if error.is_lost() => {
                 lost += 1;
                 first_lost.get_or_insert(error);
+            }
+            Err(error) if has_spares && error.is_transient() => {
+                may_come_back.get_or_insert(error);
             }
             Err(error) => {
                 first_error.get_or_insert(error);
@@ -487,7 +495,8 @@ async fn first_result(
         }
     }
     // There are too few to ask, or one of them failed.
-    let error = first_error.filter(|_| all >= needed);
+    let silence = may_come_back.map(|error| Error::no_quorum(yes, needed, Arc::new(error)));
+    let error = silence.or(first_error).filter(|_| all >= needed);
     Err(error.unwrap_or_else(Error::not_owner))
 }
 
@@ -564,10 +573,11 @@ mod tests {
             needed in 1usize..=9,
             says in prop::collection::vec(prop_oneof![Just(ChildSays::Yes), Just(ChildSays::Lost), Just(ChildSays::Denied)], 9),
             more in 0usize..=8,
+            has_spares: bool,
         ) {
             let says = &says[..(needed + more).min(9)];
             let asked = says.iter().map(|said| ready(said.answer()));
-            let result = ask(needed, asked).now_or_never().expect("a result once all answers are counted");
+            let result = ask(needed, has_spares, asked).now_or_never().expect("a result once all answers are counted");
             let number_of = |what| says.iter().filter(|said| **said == what).count();
             let too_many = says.len() - number_of(ChildSays::Lost) < needed;
             match result {
