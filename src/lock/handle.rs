@@ -18,7 +18,7 @@ use super::object::{Lock, LockInfo, Ttl, run_under};
 use crate::backend::Failure;
 use crate::config::Config;
 use crate::engine::caller::acquire::{AcquireOutcome, HANDLE, acquire, request};
-use crate::engine::caller::ask::{ask, tell};
+use crate::engine::caller::ask::{ask, tell_behind};
 use crate::engine::caller::{enter, release};
 use crate::engine::core::{Core, error_of};
 use crate::engine::hold::kind::Kind;
@@ -580,14 +580,12 @@ impl LockTarget for LockOfClient {
         let core = &self.engine.core;
         let kind = self.kind()?;
         let names = kind.names();
-        // A repeat could not report what the first command did, so it is sent once, over a connection that a round trip
-        // has just checked. Any answer shows that the connection works.
-        let probe = kind.commands.look(names);
-        if let Err(silence @ Error::Unavailable { .. }) = ask(core, probe).await {
-            return Err(silence);
-        }
-        let call = kind.commands.force(names, &core.client);
-        let reply = tell(core, call).await?;
+        // A repeat could not report what the first command did, so it is sent once.
+        let (look, force) = (
+            kind.commands.look(names),
+            kind.commands.force(names, &core.client),
+        );
+        let reply = tell_behind(core, look, force).await?;
         match reply {
             Reply::Gone => Ok(false),
             // The number of a hold of this client that it ended; no hold has the number 0.

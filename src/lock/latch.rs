@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
-use crate::engine::caller::ask::{ask, open_fleet, tell};
+use crate::engine::caller::ask::{ask, open_fleet, tell, tell_behind};
 use crate::engine::core::{Core, Mail, error_of};
 use crate::engine::keeper::Engine;
 use crate::error::Error;
@@ -104,9 +104,13 @@ impl CountDownLatch {
     /// Closes the latch for `count` counts, 1 to 2^31 - 1, if it has no count. Returns whether it was this call; after a lost
     /// reply `false` may hide that it was.
     ///
+    /// It is sent once: others may have counted the latch down before a repeat, which would close it again, with nobody left
+    /// to count.
+    ///
     /// # Errors
     ///
-    /// As [`count`](Self::count); [`Error::InvalidCount`].
+    /// As [`count`](Self::count); [`Error::InvalidCount`]. After [`Error::Unavailable`] it may have run, unless
+    /// [`was_sent`](Error::was_sent) is false.
     ///
     /// # Cancel safety
     ///
@@ -114,7 +118,12 @@ impl CountDownLatch {
     #[doc(alias = "trySetCount")]
     pub async fn try_set_count(&self, count: u32) -> Result<bool, Error> {
         self.about(Error::check_count(count.into(), 1..=MOST_COUNTS))?;
-        self.about(self.change("set", count).await)
+        let set = self.about(self.change("set", count).await);
+        let is_unclear = |error: &Error| matches!(error, Error::Unavailable { sent: true, .. });
+        if set.as_ref().is_err_and(is_unclear) && self.count().await.is_ok_and(|count| count > 0) {
+            return Ok(false);
+        }
+        set
     }
 
     /// Counts down by one, and returns how many counts are left. Of an open latch, none are. The last count opens the latch
@@ -214,7 +223,7 @@ impl CountDownLatch {
         let names = self.names()?;
         let call = LATCH_CHANGE.on(names).arg(how).arg(count).wakes(names);
         let reply = match how {
-            "set" => ask(self.core(), call).await?,
+            "set" => tell_behind(self.core(), LATCH_LOOK.on(names).arg("count"), call).await?,
             _ => tell(self.core(), call).await?,
         };
         Ok(self.done(reply)? > 0)

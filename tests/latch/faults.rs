@@ -46,6 +46,62 @@ async fn a_count_whose_reply_is_lost_counts_once() {
     }
 }
 
+/// Others count it down before a repeat would arrive, which would close it for ever: nobody is left to count.
+#[tokio::test]
+async fn a_latch_that_was_set_and_counted_down_is_not_set_again_after_a_lost_reply() {
+    let scene = Scene::new().await;
+    assert!(scene.latch.try_set_count(1).await.unwrap(), "known script");
+    scene.latch.delete().await.unwrap();
+    let proxy = Proxy::to(&scene.server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let latch = client.get_count_down_latch(NAME);
+    let set = || Match::script(&script("latch/change.lua"));
+    let cut = proxy.inject(Fault::ResetAfter).on(set()).arm();
+    let late = Fault::DelayRequest(ms(500));
+    let late = proxy.inject(late).on(set()).nth(2).arm();
+    let counted = async {
+        eventually("it is set", LONG, async || {
+            scene.latch.count().await.unwrap() == 2
+        })
+        .await;
+        for left in [1, 0] {
+            assert_eq!(scene.latch.count_down().await.unwrap(), left);
+        }
+    };
+    let (set, ()) = tokio::join!(latch.try_set_count(2), counted);
+    assert_eq!(scene.latch.count().await.unwrap(), 0);
+    let unclear = set.expect_err("nobody knows whether it was this call");
+    assert!(matches!(unclear, Error::Unavailable { .. }), "{unclear:?}");
+    assert!(unclear.was_sent());
+    assert_eq!((cut.fired(), late.fired()), (1, 0));
+}
+
+/// Somebody has set it, perhaps this call.
+#[tokio::test]
+async fn a_latch_whose_set_has_no_reply_is_set() {
+    let scene = Scene::new().await;
+    let (proxy, client) = through(&scene, LONG).await;
+    let latch = client.get_count_down_latch(NAME);
+    assert!(latch.try_set_count(1).await.unwrap(), "known script");
+    latch.delete().await.unwrap();
+    let set = Match::script(&script("latch/change.lua"));
+    let cut = proxy.inject(Fault::ResetAfter).on(set).arm();
+    assert!(!soon(latch.try_set_count(2)).await.unwrap());
+    assert_eq!((cut.fired(), scene.latch.count().await.unwrap()), (1, 2));
+}
+
+/// What certainly did not run is sent again.
+#[tokio::test]
+async fn a_latch_is_set_over_the_next_connection() {
+    let scene = Scene::new().await;
+    let (proxy, client) = through(&scene, LONG).await;
+    let latch = client.get_count_down_latch(NAME);
+    latch.count().await.unwrap();
+    proxy.reset_all();
+    assert!(soon(latch.try_set_count(2)).await.unwrap());
+    assert_eq!(scene.latch.count().await.unwrap(), 2);
+}
+
 /// It arrives when the repeat has counted, and when another latch has the name.
 #[tokio::test]
 async fn a_count_that_arrives_late_counts_no_more() {

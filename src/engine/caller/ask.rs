@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Fleet, Pending, TimedReply};
+use crate::backend::{Failure, Fleet, Pending, TimedReply};
 use crate::engine::core::Core;
 use crate::error::Error;
 use crate::script::{Call, Reply};
@@ -17,16 +17,39 @@ pub(crate) async fn asked(core: &Core, call: Call<'_>) -> Result<TimedReply, Err
     ask_again(core, |fleet| Pending::start(fleet, call.clone())).await
 }
 
-/// Sends a command that must not be repeated.
+/// Sends a command that must not run twice. Repeats it once if the connection was cut and it did certainly not run.
 pub(crate) async fn tell(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
-    let pending = Pending::start(&open_fleet(core)?, call);
-    Ok(pending.within(core.config.command_timeout).await?.reply)
+    let did_not_run = |failure: &Failure| failure.is_of_connection() && !failure.is_unanswered();
+    let start = |fleet: &Arc<Fleet>| Pending::start(fleet, call.clone());
+    Ok(sent_again(core, did_not_run, start).await?.reply)
+}
+
+/// The same, over a connection that `question` has just checked: otherwise a connection that was cut while it was quiet
+/// would make the command fail. Any answer shows that the connection works.
+pub(crate) async fn tell_behind(
+    core: &Core,
+    question: Call<'_>,
+    call: Call<'_>,
+) -> Result<Reply, Error> {
+    if let Err(silence @ Error::Unavailable { .. }) = ask(core, question).await {
+        return Err(silence);
+    }
+    tell(core, call).await
 }
 
 /// What a command that may be repeated came to. `start` starts it, and starts it once more if the connection was cut, all
 /// within one command time-out.
 pub(crate) async fn ask_again(
     core: &Core,
+    start: impl FnMut(&Arc<Fleet>) -> Pending,
+) -> Result<TimedReply, Error> {
+    sent_again(core, Failure::is_of_connection, start).await
+}
+
+/// `may_repeat`: whether to start it once more after this failure.
+async fn sent_again(
+    core: &Core,
+    may_repeat: impl Fn(&Failure) -> bool,
     mut start: impl FnMut(&Arc<Fleet>) -> Pending,
 ) -> Result<TimedReply, Error> {
     let limit = core.config.command_timeout;
@@ -35,7 +58,7 @@ pub(crate) async fn ask_again(
     let mut outcome = pending.until(limit, end).await;
     let mut was_sent = false;
     if let Err(failure) = &outcome
-        && failure.is_of_connection()
+        && may_repeat(failure)
         && core.now() < end
     {
         was_sent = !failure.was_not_sent();
