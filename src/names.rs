@@ -32,6 +32,12 @@ impl Family {
         channel: "redisson_lock__channel",
     };
 
+    /// Fair locks. They have their own gate, as their waiters need other messages than those of the plain lock.
+    pub(crate) const FAIR: Self = Self {
+        tag: "fair",
+        ..Self::PLAIN
+    };
+
     /// String locks. Their releases are published on the plain lock's channel.
     pub(crate) const SIMPLE: Self = Self {
         tag: "simple",
@@ -120,6 +126,11 @@ impl Names {
         } else {
             format!("{{{key}}}:{suffix}")
         }
+    }
+
+    /// Whether Redis keeps a queue of those that wait.
+    pub(crate) fn has_redis_queue(&self) -> bool {
+        self.tag == Family::FAIR.tag
     }
 
     /// The cluster node that serves the key, and all other keys of the lock.

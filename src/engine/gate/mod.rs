@@ -397,13 +397,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         !self.queue.is_empty()
     }
 
-    /// Whether Redis keeps a queue for the tickets at this gate. Then all of them are of one kind.
-    pub(crate) fn has_redis_queue(&self) -> bool {
-        let head = self.queue.head().map(|ticket| &ticket.request.kind);
-        let kind = head.or_else(|| self.seat.occupant().map(|hold| &hold.kind));
-        kind.is_some_and(Kind::has_queue)
-    }
-
     pub(crate) fn has_writer_waits(&self) -> bool {
         self.writer_waits.is_some()
     }

@@ -57,12 +57,6 @@ impl LockKind for Fair {
 #[doc(alias = "RFairLock")]
 pub type FairLock = Handle<Fair>;
 
-/// It has its own gate, as its waiters need other messages than those of the plain lock.
-const FAMILY: Family = Family {
-    tag: "fair",
-    ..Family::PLAIN
-};
-
 /// What the keys of the queue, the scores and the waiters begin with.
 const KEYS: [&str; 3] = [
     "redisson_lock_queue",
@@ -73,7 +67,7 @@ const KEYS: [&str; 3] = [
 pub(crate) fn kind(config: &Config, name: &str) -> Result<Kind, Error> {
     let wait = LeaseMs::of(config.fair_wait);
     let commands = KindCommands::OfOne(Arc::new(InOrder { wait }));
-    Kind::new(&FAMILY, config, name, commands)
+    Kind::new(&Family::FAIR, config, name, commands)
 }
 
 /// The plain lock's hash, and a queue.

@@ -95,7 +95,7 @@ impl World {
             self.job = true;
             self.asleep = Asleep::Awake;
             self.note_at = Moment::default();
-            self.places.given = self.gate.has_redis_queue();
+            self.places.given = self.is_queued();
             // The job is subscribed at once, as for a name that somebody waited for a moment ago. In a queue that Redis
             // keeps, each waiter has a channel of its own.
             self.listening = !self.places.given && !self.is_counted();

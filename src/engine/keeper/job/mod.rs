@@ -69,13 +69,10 @@ const NOTE_AGAIN: Duration = Duration::from_secs(1);
 const OLD: Duration = Duration::from_millis(100);
 
 pub(super) async fn serve(keeper: Arc<Keeper>, names: Arc<Names>) {
-    let (job, has_redis_queue) = keeper
-        .core
-        .gates
-        .with(&names, |gate| (gate.job(), gate.has_redis_queue()));
-    let Some(job) = job else {
+    let Some(job) = keeper.core.gates.with(&names, |gate| gate.job()) else {
         return;
     };
+    let has_redis_queue = names.has_redis_queue();
     let mut job = NameJob {
         policy: WaitPolicy::new(keeper.core.config.backoff, fastrand::u64(..)),
         listening: Listening::new(&keeper, &names),
