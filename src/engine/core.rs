@@ -272,19 +272,19 @@ impl Core {
         if start_job {
             self.post(Mail::Serve(Arc::clone(names)));
         }
-        let work = effects.carry_out();
-        for hold in &work.releases {
+        for hold in &effects.releases {
             self.post(Mail::Release(Arc::clone(hold)));
         }
-        for (hold, moment) in &work.downgrades {
+        for (hold, moment) in &effects.downgrades {
             if hold.with(HoldState::write_is_due) {
                 self.post(Mail::Write(Arc::clone(hold), *moment));
             }
         }
-        for hold in &work.looks {
+        for hold in &effects.looks {
             self.look_in_time(hold, now);
         }
-        work.record();
+        // Last: a waker of the application may panic.
+        effects.carry_out().record();
         result
     }
 

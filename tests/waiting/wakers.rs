@@ -1,6 +1,7 @@
 //! A waker may own anything, also a guard of the lock that its task waits for: as the wakers of an executor do that own
 //! its idle tasks.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
@@ -69,6 +70,31 @@ fn i9_a_waker_that_another_one_replaces_may_own_a_guard_of_the_lock() {
         // That gives the guard back, so the acquire gets the lock.
         let _ = poll(&mut waits, Waker::noop());
         let guard = runtime.block_on(waits).unwrap();
+        runtime.block_on(guard.unlock()).unwrap();
+    });
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("it is the application's");
+    }
+}
+
+/// Whoever gives the lock back wakes those who wait for that. The background thread gets its work before.
+#[test]
+fn a_waker_that_panics_keeps_no_lock() {
+    ends(|runtime, client| {
+        let guard = runtime.block_on(client.get_lock("x").lock()).unwrap();
+        let hold = guard.hold();
+        let mut ended = Box::pin(async move { hold.ended().await });
+        let waker = Waker::from(Arc::new(Panics));
+        let polled = ended.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(guard)));
+        assert!(dropped.is_err(), "the waker was called");
+        let guard = runtime.block_on(client.get_lock("x").lock()).unwrap();
         runtime.block_on(guard.unlock()).unwrap();
     });
 }
