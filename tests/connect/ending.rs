@@ -11,7 +11,7 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, connect, ms, poll_once, soon, subscribed};
+use crate::common::{LONG, connect, ms, poll_once, script, soon, subscribed};
 
 async fn ends(server: &RedisServer) {
     eventually("no key, no channel, no connection", LONG, async || {
@@ -374,6 +374,33 @@ async fn a_shutdown_reports_attempts_that_redis_has_not_taken_back() {
     let tried = soon(tries).await.unwrap();
     assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
     let report = soon(client.shutdown(Duration::ZERO)).await;
+    assert_eq!(report.unreleased, ["attempted"]);
+}
+
+/// The first release finds nothing, because the acquire runs behind it.
+#[tokio::test]
+async fn a_shutdown_reports_an_attempt_that_ran_behind_its_release() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let before = client.get_lock("before").lock().await.unwrap();
+    before.unlock().await.unwrap();
+    let of = |name| Match::script(&script(name)).and(Match::key("attempted"));
+    let late = Fault::DelayRequest(LONG);
+    let late = proxy.inject(late).on(of("lock/acquire.lua")).arm();
+    let lock = client.get_lock("attempted");
+    let tries = tokio::spawn(async move { lock.try_lock(ms(10), Lease::Watchdog).await });
+    eventually("it is sent", LONG, async || late.fired() > 0).await;
+    let tried = soon(tries).await.unwrap();
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    let repeats = proxy
+        .inject(Fault::SwallowRequest)
+        .on(of("lock/release.lua"))
+        .nth(2)
+        .always()
+        .arm();
+    let report = soon(client.shutdown(Duration::ZERO)).await;
+    assert!(repeats.fired() > 0);
     assert_eq!(report.unreleased, ["attempted"]);
 }
 

@@ -55,8 +55,9 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         // of the release.
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
-        // Behind an answer the repeats only make sure.
-        *is_answered |= settled.is_ok();
+        let is_ok = settled.is_ok();
+        // If the hold was granted, the repeats behind the answer only make sure. Otherwise its acquire may run behind it.
+        *is_answered |= is_ok && lease_ends != Moment::default();
         let now = core.now();
         let mut pause = delays.step();
         let done = match settled {
@@ -85,6 +86,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
             }
         };
         if done {
+            *is_answered = is_ok || answered_since.is_some();
             return;
         }
         keeper.pause(pause).await;
