@@ -7,7 +7,7 @@ use watchlock::{Client, Error, Lease, Lock, MultiLock, Owner, Permit, PermitExpi
 use watchlock::{Quorum, QuorumOwner, Semaphore, ShutdownReport, WriteLock};
 use watchlock_support::history::LockKind;
 
-use crate::plan::Plan;
+use crate::plan::{MEMBERS, Plan};
 
 /// A lock of one server, of a client or of an owner.
 macro_rules! of_one {
@@ -20,13 +20,23 @@ macro_rules! of_one {
             LockKind::Spin => Arc::new($from.get_spin_lock($name)),
             LockKind::Simple => Arc::new($from.get_simple_lock($name)),
             LockKind::Multi => {
-                let each = $kind.names($name).map(|name| $from.get_lock(name));
-                let locks = each.map(|lock| Arc::new(lock) as Arc<dyn Lock>);
+                let locks = $kind.names($name).map(|name| match member(name) {
+                    LockKind::Fenced => Arc::new($from.get_fenced_lock(name)) as Arc<dyn Lock>,
+                    _ => Arc::new($from.get_lock(name)),
+                });
                 Arc::new(MultiLock::new(locks).expect("different names"))
             }
             _ => Arc::new($from.get_lock($name)),
         }
     };
+}
+
+/// The kind of a member of several locks as one.
+fn member(name: &str) -> LockKind {
+    let number = name.strip_prefix("name:");
+    let number = number.and_then(|number| number.parse::<usize>().ok());
+    let kind = number.and_then(|number| MEMBERS.get(number));
+    kind.copied().unwrap_or_default()
 }
 
 /// A lock of a quorum.

@@ -38,7 +38,7 @@ pub struct Plan {
     pub sections: usize,
     /// How often a caller's future is not polled for a while, or dropped: one time in so many.
     pub careless: u32,
-    /// Some sections take several names as one; all names are plain locks.
+    /// Some sections take several names as one; their kinds are those of [`MEMBERS`].
     pub several: bool,
     /// Many owners want one name, each for a moment.
     pub is_crowd: bool,
@@ -59,6 +59,9 @@ const KINDS: [LockKind; 7] = [
     LockKind::Simple,
     LockKind::Lock,
 ];
+
+/// The kinds of names that are also taken as one, by their numbers.
+pub const MEMBERS: [LockKind; 3] = [LockKind::Lock, LockKind::Fenced, LockKind::Lock];
 
 /// How many owners a crowd has.
 const CROWDS: [usize; 4] = [50, 200, 500, 1_000];
@@ -234,7 +237,7 @@ impl Plan {
         let careless = [0, 0, 40, 8][rng.usize(..4)];
         let several = servers == 1 && names > 1 && rng.u32(..3) == 0;
         let kinds = if several {
-            vec![LockKind::Lock; names]
+            MEMBERS[..names].to_vec()
         } else {
             kinds
         };
