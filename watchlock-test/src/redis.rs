@@ -165,7 +165,9 @@ impl Redis {
     /// clients notice at once: they send renewals that are due, report losses, and end waits whose time is over.
     ///
     /// Before that it waits until the clients have sent nothing for two milliseconds, for 50 at most: to a client a command
-    /// that is under way would look overdue afterwards.
+    /// that is under way would look overdue afterwards. It blocks its thread meanwhile. In a `#[tokio::test]` that is the
+    /// thread of all tasks, and none of them reads its answer: so let a task that has just begun to lock come to its wait
+    /// first, as in the example of [`stop_clock`](Self::stop_clock).
     ///
     /// A second or more at once is no silence of the server for them: `unavailable_after` ends by smaller spans, or by real
     /// time.
@@ -210,7 +212,30 @@ impl Redis {
     }
 
     /// Stops the clock: from now on time passes by [`advance`](Self::advance) alone. So a `try_lock` that waits for a busy
-    /// lock waits until then, too: run it in a task, and advance meanwhile.
+    /// lock waits until then, too: run it in a task, and advance meanwhile. It waits once it has subscribed:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), watchlock::Error> {
+    /// use std::time::Duration;
+    /// use watchlock::Lease;
+    ///
+    /// let redis = watchlock_test::Redis::start();
+    /// redis.stop_clock();
+    /// let lock = redis.client().await?.get_lock("import");
+    /// let _other = redis.held_by_stranger("import");
+    /// let wait = Duration::from_secs(20);
+    /// let waiting = tokio::spawn(async move { lock.try_lock(wait, Lease::Watchdog).await });
+    /// while redis.command_count("subscribe") == 0 {
+    ///     tokio::time::sleep(Duration::from_millis(1)).await;
+    /// }
+    /// redis.advance(wait);
+    /// assert!(waiting.await.expect("no panic")?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A lease does not run down either:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -338,6 +363,9 @@ impl Redis {
     }
 
     /// Whether nothing is left: no key, and no subscription.
+    ///
+    /// Some keys are meant to stay, and count here: the permits of a semaphore, the newest token of a fenced lock, for an
+    /// hour the ids of those who counted down a latch. Code that uses these compares [`keys`](Self::keys).
     ///
     /// A client listens to the channel of a lock for a second longer than anybody waits for it; so ask when its
     /// [`shutdown`](Client::shutdown) is over.
