@@ -293,7 +293,7 @@ impl<K: LockKind> Handle<K> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOwner`] when there is none, and always without an owner; else as
+    /// [`Error::NotOwner`] when there is none, and always without an owner; [`Error::InvalidName`]; else as
     /// [`LockGuard::unlock`].
     ///
     /// # Cancel safety
@@ -304,12 +304,13 @@ impl<K: LockKind> Handle<K> {
         self.about(self.target.unlock().await)
     }
 
-    /// Whether anybody holds the lock. Asks Redis.
+    /// Whether anybody holds the lock. Asks Redis. A key of another kind counts as held; for a read or write lock it does
+    /// not.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`]; [`Error::Unavailable`], [`Error::Refused`], [`Error::Denied`],
-    /// [`Error::Closed`] of the command; [`Error::Config`] with
+    /// [`Error::InvalidName`]; [`Error::CrossSlot`] in a cluster; [`Error::Unavailable`], [`Error::Refused`],
+    /// [`Error::Denied`], [`Error::Closed`] of the command; [`Error::Config`] with
     /// [`NoRuntime`](crate::ConfigError::NoRuntime) outside of a tokio runtime.
     ///
     /// # Cancel safety
