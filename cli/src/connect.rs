@@ -13,7 +13,7 @@ use watchlock::redis::{
     IntoConnectionInfo, ProtocolVersion, RedisError,
 };
 use watchlock::{
-    Client, ClientBuilder, Error, Holder, Lock, PermitExpirableSemaphore, Quorum, Tls,
+    Client, ClientBuilder, ConfigError, Error, Holder, Lock, PermitExpirableSemaphore, Quorum, Tls,
 };
 
 use crate::options::{Kind, ServerOptions};
@@ -265,10 +265,7 @@ impl ServerOptions {
         for server in self.servers().await? {
             match server {
                 Ok(server) => servers.push(server),
-                Err((at, why)) => {
-                    let text = format!("{at}: {}", why.message);
-                    failure = Some(Failure::new(why.status, text));
-                }
+                Err((at, why)) => failure = Some(why.at(&at)),
             }
         }
         Ok(Masters { servers, failure })
@@ -353,10 +350,10 @@ impl ServerOptions {
                     // Another may know.
                     match sentinel.ask::<Option<(String, u16)>>(&words).await {
                         Ok(address) => named.extend(address),
-                        Err(error) => failed = Some(error.into()),
+                        Err(error) => failed = Some(Failure::from(error).at(&sentinel.at)),
                     }
                 }
-                Err((_, failure)) => failed = Some(failure),
+                Err((at, failure)) => failed = Some(failure.at(&at)),
             }
         }
         let votes =
@@ -414,7 +411,7 @@ async fn nodes(seed: &Server, pems: &Pems) -> Result<Vec<Reached>, Failure> {
 fn info_of(url: &str) -> Result<ConnectionInfo, Failure> {
     // Its own text may hold the password.
     url.into_connection_info()
-        .map_err(|_| Failure::new(Status::CONFIG, "not a valid Redis address"))
+        .map_err(|_| Error::from(ConfigError::InvalidUrl).into())
 }
 
 /// The same user, database and encryption at another server.

@@ -89,7 +89,7 @@ pub(crate) async fn doctor(options: &DoctorOptions) -> Result<Status, Failure> {
         };
         let (at, checks) = match examined {
             Ok(examined) => examined,
-            Err((_, failure)) if one => return Err(failure),
+            Err((at, failure)) if one => return Err(failure.at(&at)),
             Err((at, failure)) => {
                 let advice = "the others must carry all locks alone";
                 let check = Check::new("connect", failure.message, Verdict::Bad, advice);

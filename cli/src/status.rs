@@ -101,6 +101,12 @@ impl Failure {
         Self { status, message }
     }
 
+    /// The same, about the server with this address.
+    pub(crate) fn at(self, server: &str) -> Self {
+        let message = format!("{server}: {}", self.message);
+        Self { message, ..self }
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Status::USAGE, message)
     }

@@ -57,6 +57,32 @@ async fn a_safe_server_is_0() {
     assert_eq!(verdict(&json.out, "append-only file"), "advice");
 }
 
+#[test]
+fn a_server_that_cannot_be_asked_is_named() {
+    let nobody = "redis://127.0.0.1:1/";
+    for more in [
+        &["--url", nobody][..],
+        &["--url", nobody, "--sentinel", "mymaster"],
+    ] {
+        for looks in [&["doctor"][..], &["ls"], &["show", "x"]] {
+            let refused = said(watchlock(looks).args(more));
+            assert_eq!(refused.status, 69, "{}", refused.err);
+            assert!(
+                refused.err.starts_with("watchlock: 127.0.0.1:1: "),
+                "{looks:?}: {}",
+                refused.err
+            );
+        }
+    }
+    let wrong = said(&mut watchlock(&["doctor", "--url", "redis.internal"]));
+    assert_eq!(wrong.status, 78, "{}", wrong.err);
+    assert!(
+        wrong.err.contains("redis://, rediss:// or unix:"),
+        "{}",
+        wrong.err
+    );
+}
+
 #[tokio::test]
 async fn what_can_let_two_in_is_1() {
     let server = RedisServer::start();
