@@ -265,6 +265,10 @@ impl Redis {
     /// To the other kinds it is a key of another kind ([`Error::WrongType`]). The value releases it when it is dropped.
     /// `name` is the key in Redis, with the clients' prefix.
     ///
+    /// Its release wakes plain and fenced waiters. A fair waiter notices it at its next poll, a second later at most, and a
+    /// spin waiter at its own: with a [stopped clock](Self::stop_clock), [`advance`](Self::advance) until it is in. To hold a
+    /// fair or read/write lock against the code under test, take it with a second [`client`](Self::client).
+    ///
     /// # Panics
     /// If somebody holds the lock.
     ///

@@ -15,7 +15,7 @@ static STRANGERS: AtomicU64 = AtomicU64::new(1);
 /// Another client that holds a lock, as a Java process with Redisson would: from
 /// [`Redis::held_by_stranger`](crate::Redis::held_by_stranger).
 ///
-/// Dropped, it releases the lock, with the message that wakes those who wait. It renews nothing, so the lock ends after
+/// Dropped, it releases the lock, with the message that wakes those who wait for the plain or fenced lock. It renews nothing, so the lock ends after
 /// 30 s on the clock of the Redis; [`dies`](Self::dies) leaves it to that.
 ///
 /// ```
