@@ -235,8 +235,8 @@ pub enum Error {
     /// The client was shut down, or its background thread died.
     #[error("the client is closed")]
     Closed,
-    /// The client cannot be built, or a call is not made inside a tokio runtime. The text is that of the [`ConfigError`].
-    #[error(transparent)]
+    /// The client cannot be built.
+    #[error("the client cannot be built")]
     Config(#[from] ConfigError),
     /// These locks cannot be combined in a [`MultiLock`](crate::MultiLock).
     #[error("these locks cannot be combined: {0}")]
@@ -526,7 +526,7 @@ pub enum SetError {
     },
 }
 
-/// Why a client cannot be built, or a call cannot be made here.
+/// Why a client cannot be built.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

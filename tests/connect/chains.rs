@@ -2,7 +2,6 @@
 
 use std::error::Error as _;
 
-use futures_util::FutureExt;
 use watchlock::{Client, ClientBuilder, Error, Lease, MultiLock, Quorum};
 use watchlock_support::proxy::{Direction, Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
@@ -34,24 +33,6 @@ fn says(error: &Error, words: &[&str]) {
     for word in words {
         assert!(said.contains(word), "{word:?} is missing: {said}");
     }
-}
-
-#[tokio::test]
-async fn the_text_of_a_wrong_setting_says_what_is_wrong_without_its_sources() {
-    let nobody = "redis://127.0.0.1:1/";
-    let error = refused(Client::builder(nobody).command_timeout(ms(1))).await;
-    let text = "command_timeout is 1ms, but must be 10 ms to 60 s";
-    assert_eq!(error.to_string(), text);
-    let error = refused(Client::builder("localhost:6379")).await;
-    assert!(error.to_string().contains("redis://"), "{error}");
-    // A client that was built long ago: it is the call that is wrong.
-    let lock = Client::builder(nobody)
-        .connect_lazy()
-        .unwrap()
-        .get_lock("orders");
-    let outside = std::thread::spawn(move || lock.lock().now_or_never().map(|got| got.map(drop)));
-    let error = outside.join().unwrap().expect("at once").unwrap_err();
-    assert!(error.to_string().contains("inside one"), "{error}");
 }
 
 #[tokio::test]
