@@ -18,7 +18,7 @@ use deadpool_redis::Pool;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use redis::PushInfo;
 use scopeguard::{ScopeGuard, guard};
 use tokio::sync::mpsc::UnboundedSender;
@@ -91,19 +91,23 @@ impl Followed {
     /// The sentinels send a connection to `endpoint`. If earlier connections lead elsewhere, one of the two answers is
     /// outdated, and we cannot know which, so all connections are made again, this one too.
     fn led_to(&self, endpoint: Endpoint) {
-        let mut led = self.led.lock();
+        let led = self.led.lock();
         if led.leads_elsewhere(&endpoint) {
-            self.switch(&mut led, &endpoint);
+            self.switch(led, &endpoint);
             self.found.notify_one();
         } else {
+            let mut led = led;
             led.endpoint = Some(endpoint);
         }
     }
 
-    fn switch(&self, led: &mut Led, endpoint: &Endpoint) {
+    fn switch(&self, mut led: MutexGuard<'_, Led>, endpoint: &Endpoint) {
         led.endpoint = None;
         self.terms.send_replace(());
-        if led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint) {
+        let is_new = led.logged.replace(endpoint.clone()).as_ref() != Some(endpoint);
+        // Before the log: a subscriber that blocks must not block the keeper, too.
+        drop(led);
+        if is_new {
             log(|| tracing::info!("another server is the master now"));
         }
     }
@@ -234,11 +238,11 @@ impl Dialer {
         let Some(followed) = &self.followed else {
             return false;
         };
-        let mut led = followed.led.lock();
+        let led = followed.led.lock();
         if led.asking == 0 && !led.leads_elsewhere(endpoint) {
             return false;
         }
-        followed.switch(&mut led, endpoint);
+        followed.switch(led, endpoint);
         true
     }
 
@@ -251,10 +255,10 @@ impl Dialer {
         let Ok(endpoint) = followed.sentinels.master(timers, limit).await else {
             return false;
         };
-        let mut led = followed.led.lock();
+        let led = followed.led.lock();
         let elsewhere = led.leads_elsewhere(&endpoint);
         if elsewhere {
-            followed.switch(&mut led, &endpoint);
+            followed.switch(led, &endpoint);
         }
         elsewhere
     }
@@ -476,6 +480,35 @@ mod tests {
         assert!(second.is_over());
         drop(asking);
         assert!(!dialer.switch_to(&endpoint(2)));
+    }
+
+    /// Callers connect on runtimes of the application, whose subscriber may block there. The keeper connects meanwhile.
+    #[test]
+    fn nothing_is_locked_while_another_master_is_logged() {
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let dialer = Dialer::from_sentinels(&urls, "main", "redis://any/", None).unwrap();
+        let dialer = Arc::new(dialer);
+        let (logged, free) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let writer = {
+            let (dialer, logged, free) = (dialer.clone(), logged.clone(), free.clone());
+            move || {
+                logged.fetch_add(1, Ordering::Relaxed);
+                let followed = dialer.followed.as_ref().unwrap();
+                let is_free = followed.led.try_lock().is_some();
+                free.fetch_add(usize::from(is_free), Ordering::Relaxed);
+                std::io::sink()
+            }
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let followed = dialer.followed.as_ref().unwrap();
+            followed.led_to(endpoint(1));
+            followed.led_to(endpoint(2));
+            followed.led_to(endpoint(2));
+            assert!(dialer.switch_to(&endpoint(3)));
+        });
+        assert_eq!(logged.load(Ordering::Relaxed), 2);
+        assert_eq!(free.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]
