@@ -88,10 +88,7 @@ pub enum Error {
     /// This owner has no level of the lock to release or to detach. So it is with each `unlock` of a handle, and each `detach`,
     /// without an owner or scope: the guard gives back its own level. A [view](crate::HoldView) of a hold that was given back
     /// says so, too.
-    #[error(
-        "{}it is not held by this owner; without an owner or scope only its guard gives it back",
-        about(lock.as_deref())
-    )]
+    #[error("{}it is not held by this owner", about(lock.as_deref()))]
     #[non_exhaustive]
     NotOwner {
         /// The lock's name.
