@@ -38,7 +38,7 @@ pub struct Plan {
     pub sections: usize,
     /// How often a caller's future is not polled for a while, or dropped: one time in so many.
     pub careless: u32,
-    /// Some sections take several names as one; their kinds are those of [`MEMBERS`].
+    /// Some sections take several names as one; their kinds are those of `MEMBERS`.
     pub several: bool,
     /// Many owners want one name, each for a moment.
     pub is_crowd: bool,
