@@ -10,7 +10,7 @@ mod example;
 mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -169,6 +169,38 @@ async fn a_recorder_that_hangs_holds_up_its_caller_alone() {
     soon(release).await.unwrap().unwrap();
     let guard = soon(lock.lock()).await.unwrap();
     soon(guard.unlock()).await.unwrap();
+}
+
+/// Nor is a command, of which the keeper may want to know, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recorder_that_hangs_at_a_command_stops_no_renewal() {
+    let _alone = ONE_CLIENT.lock().await;
+    let server = RedisServer::start();
+    let (mut recorder, is_stuck, go) = stuck::StuckRecorder::new();
+    recorder.1 = true;
+    let builder = Client::builder(server.url()).watchdog_lease(SHORT);
+    let client = builder.command_timeout(ms(300)).connect().await.unwrap();
+    let kept = client.get_lock("kept").lock().await.unwrap();
+    // Another lock of the same client is asked about on a thread whose recorder hangs.
+    let hangs = std::thread::spawn({
+        let (lock, runtime) = (client.get_fair_lock("x"), Handle::current());
+        move || {
+            let taken = || runtime.block_on(lock.lock());
+            metrics::with_local_recorder(&recorder, taken)
+        }
+    });
+    is_stuck.recv_timeout(LONG).unwrap();
+    let two_leases = Instant::now() + SHORT * 2;
+    eventually("two leases have passed", LONG, async || {
+        kept.check().expect("it is renewed");
+        Instant::now() > two_leases
+    })
+    .await;
+    drop(go);
+    let guard = tokio::task::spawn_blocking(|| hangs.join());
+    let guard = soon(guard).await.unwrap().unwrap();
+    drop(guard);
+    kept.unlock().await.unwrap();
 }
 
 const OUTCOME: &str = "watchlock_acquire_seconds_count";

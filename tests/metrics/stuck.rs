@@ -3,7 +3,8 @@
 use std::sync::{Arc, mpsc};
 
 use metrics::{
-    Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    Counter, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
 };
 use parking_lot::Mutex;
 
@@ -24,14 +25,21 @@ impl GaugeFn for Stuck {
     fn set(&self, _: f64) {}
 }
 
-pub(crate) struct StuckRecorder(Arc<Stuck>);
+impl HistogramFn for Stuck {
+    fn record(&self, _: f64) {
+        self.decrement(1.0);
+    }
+}
+
+/// With whether that of commands hangs, too.
+pub(crate) struct StuckRecorder(Arc<Stuck>, pub(crate) bool);
 
 impl StuckRecorder {
     /// With what says that it hangs, and what lets it go.
     pub(crate) fn new() -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((hangs, is_stuck), (go, let_go)) = (mpsc::channel(), mpsc::channel());
         let let_go = Mutex::new(let_go);
-        (Self(Arc::new(Stuck { hangs, let_go })), is_stuck, go)
+        (Self(Arc::new(Stuck { hangs, let_go }), false), is_stuck, go)
     }
 }
 
@@ -54,7 +62,11 @@ impl Recorder for StuckRecorder {
         }
     }
 
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        if key.name() == "watchlock_command_seconds" && self.1 {
+            Histogram::from_arc(Arc::clone(&self.0))
+        } else {
+            Histogram::noop()
+        }
     }
 }

@@ -25,8 +25,8 @@ use tokio::sync::oneshot;
 use super::ask_for_slots::{SpareConnection, ask_for_slots};
 use super::slot_map::Cluster;
 use crate::backend::command::{
-    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedReply,
-    all_once, once,
+    AckCommand, AckLanes, CommandResult, FailedSend, Lane, LaneConfig, Pending, TimedCommand,
+    TimedReply, all_once, once,
 };
 use crate::backend::connect::ClusterNode;
 use crate::backend::failure::{Class, Failure};
@@ -34,7 +34,6 @@ use crate::backend::timers::Timers;
 use crate::error::{ConfigError, Error};
 use crate::host::is_simulated;
 use crate::log::log;
-use crate::report::CommandTimer;
 use crate::script::{Call, Encoded, Order, Reply, Turn};
 use crate::slot::Target;
 
@@ -98,17 +97,14 @@ fn send(
     fleet: Arc<Fleet>,
     route: LaneRoute,
     mut message: impl Message,
-    timer: CommandTimer,
 ) -> impl Future<Output = CommandResult> + Send {
     async move {
         // Boxed, so that a command that waits for a place of its lane needs little memory.
-        let result = match Box::pin(message.sent_on(&route, false)).await {
+        match Box::pin(message.sent_on(&route, false)).await {
             Ok(answer) => Ok(answer),
             Err(wrong) if !fleet.cluster.is_joined() => Err(wrong.failure),
             Err(wrong) => Box::pin(follow(&fleet, route.clone(), message, wrong)).await,
-        };
-        timer.ended(|| outcome_of(&result));
-        result
+        }
     }
 }
 
@@ -169,18 +165,21 @@ impl Pending {
             Err(failure) => return Self::unsent(fleet, failure),
         };
         let lane = Arc::clone(&route.lane);
-        let timer = fleet.config.metrics.command(call.name());
-        let (turn, patient) = (call.turn, call.patient);
+        let timed = Some(TimedCommand {
+            timer: fleet.config.metrics.command(call.name()),
+            outcome: outcome_of,
+        });
+        let turn = (call.turn, call.patient);
         if let Some(acks) = &route.acks
             && call.order != Order::Free
         {
             let command = AckCommand::of(&call);
             let lane = Arc::clone(acks.lane_of(&command));
-            let sending = send(Arc::clone(fleet), route, command, timer);
-            return Self::queued(sending.boxed(), lane, turn, patient);
+            let sending = send(Arc::clone(fleet), route, command);
+            return Self::queued(sending.boxed(), lane, turn, timed);
         }
-        let sending = send(Arc::clone(fleet), route, call.encode(), timer);
-        Self::queued(sending.boxed(), lane, turn, patient)
+        let sending = send(Arc::clone(fleet), route, call.encode());
+        Self::queued(sending.boxed(), lane, turn, timed)
     }
 
     /// Starts calls about holds that are at the node of `target`, in one write. When the result says that they were
@@ -196,11 +195,13 @@ impl Pending {
             Err(failure) => return Self::unsent(fleet, failure),
         };
         let on = Arc::clone(&lane);
-        let timer = fleet.config.metrics.command("batch");
+        let timed = Some(TimedCommand {
+            timer: fleet.config.metrics.command("batch"),
+            outcome: |result| result.as_ref().map_or("unanswered", |_| "answered"),
+        });
         let sending = async move {
             let sent_at = on.now();
             let answers = Box::pin(all_once(&on, calls)).await?;
-            timer.ended(|| "answered");
             // If nobody waits for them any more, the holds are asked for again.
             let _ = replies.send(answers);
             Ok(TimedReply {
@@ -210,7 +211,7 @@ impl Pending {
                 value: None,
             })
         };
-        Self::queued(sending.boxed(), lane, Turn::Hold, false)
+        Self::queued(sending.boxed(), lane, (Turn::Hold, false), timed)
     }
 
     fn unsent(fleet: &Fleet, failure: Failure) -> Self {

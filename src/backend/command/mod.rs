@@ -8,7 +8,7 @@ mod window;
 
 pub(crate) use self::acknowledge::{AckCommand, AckLanes};
 pub(crate) use self::lane::{BrokenLinks, Connected, Lane, LaneConfig, MIN_SILENCE};
-pub(crate) use self::pending::Pending;
+pub(crate) use self::pending::{Pending, TimedCommand};
 pub(crate) use self::send::{
     CommandResult, FailedSend, TimedReply, all_once, connected, once, round_trip,
 };

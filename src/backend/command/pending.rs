@@ -26,6 +26,7 @@ use super::send::{CommandResult, Traffic, once};
 use super::window::{Place, QueueKey, Queueable};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
+use crate::report::CommandTimer;
 use crate::script::{Call, Turn};
 
 /// A command in flight. It runs once, and each clone may await it (rules 2 to 4).
@@ -53,8 +54,25 @@ pub(super) struct InFlight {
 /// What sends a command and awaits its reply.
 type Sending = BoxFuture<'static, CommandResult>;
 
+/// Times a command for metrics, and says what its outcome is called there.
+pub(crate) struct TimedCommand {
+    pub(crate) timer: CommandTimer,
+    pub(crate) outcome: fn(&CommandResult) -> &'static str,
+}
+
+impl TimedCommand {
+    /// Runs the application's recorder, so only without a lock.
+    fn ended(self, result: &CommandResult) {
+        self.timer.ended(|| (self.outcome)(result));
+    }
+}
+
 enum Run {
-    Live { sending: Sending, stage: Stage },
+    Live {
+        sending: Sending,
+        stage: Stage,
+        timed: Option<TimedCommand>,
+    },
     Over(CommandResult),
 }
 
@@ -107,18 +125,34 @@ impl Pending {
             place: None,
             traffic: Traffic::of(&lane),
         };
-        Self::new(Run::Live { sending, stage }, submitted_at, lane)
+        let timed = None;
+        let run = Run::Live {
+            sending,
+            stage,
+            timed,
+        };
+        Self::new(run, submitted_at, lane)
     }
 
     /// A command that is sent when its lane has a place for it. A `patient` one goes on waiting when an attempt to connect
     /// fails.
-    pub(crate) fn queued(sending: Sending, lane: Arc<Lane>, turn: Turn, patient: bool) -> Self {
+    pub(crate) fn queued(
+        sending: Sending,
+        lane: Arc<Lane>,
+        (turn, patient): (Turn, bool),
+        timed: Option<TimedCommand>,
+    ) -> Self {
         let stage = Stage::Unsent {
             turn,
             patient,
             key: None,
         };
-        Self::new(Run::Live { sending, stage }, Moment::NEVER, lane)
+        let run = Run::Live {
+            sending,
+            stage,
+            timed,
+        };
+        Self::new(run, Moment::NEVER, lane)
     }
 
     fn new(run: Run, submitted_at: Moment, lane: Arc<Lane>) -> Self {
@@ -332,6 +366,7 @@ impl Pending {
         let shared = &self.shared;
         // Dropped after the locks: a waker may drop its task, and the task a clone of this future.
         let _replaced;
+        let mut _ended = None;
         let mut run = shared.run.lock();
         if let Run::Over(outcome) = &*run {
             return Poll::Ready(outcome.clone());
@@ -352,7 +387,7 @@ impl Pending {
         if let Some(Stage::Unsent { turn, .. }) = run.stage() {
             match shared.lane.window().enter(*turn) {
                 Some(place) => shared.start(&mut run, place),
-                None => shared.wait(&mut run),
+                None => _ended = shared.wait(&mut run),
             }
         }
         shared.poll_sending(run, Some(self.number))
@@ -421,10 +456,11 @@ impl InFlight {
             .store(self.lane.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// Queues it for a place of the lane, unless it is queued already.
-    fn wait(self: &Arc<Self>, run: &mut Run) {
+    /// Queues it for a place of the lane, unless it is queued already. Returns what ended by that, to be dropped without a
+    /// lock.
+    fn wait(self: &Arc<Self>, run: &mut Run) -> Option<Run> {
         let Some(Stage::Unsent { turn, patient, key }) = run.stage() else {
-            return;
+            return None;
         };
         if key.is_none() {
             let window = self.lane.window();
@@ -433,11 +469,12 @@ impl InFlight {
             match self.lane.end_of_it() {
                 Some(end) => {
                     self.forget(run);
-                    *run = Run::Over(Err(end));
+                    return Some(std::mem::replace(run, Run::Over(Err(end))));
                 }
                 None => self.lane.want(),
             }
         }
+        None
     }
 
     /// Takes it out of the queue of its lane.
@@ -467,6 +504,7 @@ impl InFlight {
             Run::Live {
                 sending,
                 stage: Stage::Submitted { place, .. },
+                ..
             } => (sending, *place),
             Run::Live { .. } => return Poll::Pending,
             Run::Over(outcome) => return Poll::Ready(outcome.clone()),
@@ -483,7 +521,12 @@ impl InFlight {
                 self.lane.window().leave(place, self.took(outcome));
             }
             self.wake_but(awake);
-            drop(before);
+            if let Run::Live {
+                timed: Some(timed), ..
+            } = before
+            {
+                timed.ended(outcome);
+            }
         }
         polled
     }
@@ -515,10 +558,17 @@ impl InFlight {
             stage: Stage::Submitted {
                 place: Some(place), ..
             },
+            timed,
         } = before
         {
             let command = Arc::clone(self);
-            let took = sending.map(move |outcome| command.took(&outcome));
+            let took = sending.map(move |outcome| {
+                let took = command.took(&outcome);
+                if let Some(timed) = timed {
+                    timed.ended(&outcome);
+                }
+                took
+            });
             self.lane.answer_later(took, place);
         }
         self.wake_but(None);

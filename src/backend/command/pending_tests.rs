@@ -253,7 +253,7 @@ async fn submitted(lane: &Arc<Lane>) -> (Pending, JoinHandle<CommandResult>, u64
         let sent = once(&on, &mut Call::ping().encode(), false).await;
         sent.map_err(|wrong| wrong.failure)
     };
-    let command = Pending::queued(sending.boxed(), Arc::clone(lane), Turn::New, false);
+    let command = Pending::queued(sending.boxed(), Arc::clone(lane), (Turn::New, false), None);
     let asked = tokio::spawn(command.clone());
     while command.submitted_at() == Moment::NEVER {
         tokio::task::yield_now().await;
