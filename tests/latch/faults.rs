@@ -52,13 +52,11 @@ async fn a_latch_that_was_set_and_counted_down_is_not_set_again_after_a_lost_rep
     let scene = Scene::new().await;
     assert!(scene.latch.try_set_count(1).await.unwrap(), "known script");
     scene.latch.delete().await.unwrap();
-    let proxy = Proxy::to(&scene.server);
-    let client = Client::connect(&proxy.url()).await.unwrap();
+    let (proxy, client) = through(&scene, LONG).await;
     let latch = client.get_count_down_latch(NAME);
     let set = || Match::script(&script("latch/change.lua"));
-    let cut = proxy.inject(Fault::ResetAfter).on(set()).arm();
-    let late = Fault::DelayRequest(ms(500));
-    let late = proxy.inject(late).on(set()).nth(2).arm();
+    let lost = proxy.inject(Fault::SwallowReply).on(set()).arm();
+    let sets = proxy.count(set());
     let counted = async {
         eventually("it is set", LONG, async || {
             scene.latch.count().await.unwrap() == 2
@@ -67,13 +65,14 @@ async fn a_latch_that_was_set_and_counted_down_is_not_set_again_after_a_lost_rep
         for left in [1, 0] {
             assert_eq!(scene.latch.count_down().await.unwrap(), left);
         }
+        proxy.reset_all();
     };
     let (set, ()) = tokio::join!(latch.try_set_count(2), counted);
     assert_eq!(scene.latch.count().await.unwrap(), 0);
     let unclear = set.expect_err("nobody knows whether it was this call");
     assert!(matches!(unclear, Error::Unavailable { .. }), "{unclear:?}");
     assert!(unclear.was_sent());
-    assert_eq!((cut.fired(), late.fired()), (1, 0));
+    assert_eq!((lost.fired(), sets.seen()), (1, 1));
 }
 
 /// Somebody has set it, perhaps this call.
