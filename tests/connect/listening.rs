@@ -29,6 +29,13 @@ async fn a_waiter_hears_again(refuse: &[&str], code: &str, allow: &[&str]) {
     let lock = client.get_lock("hot");
     let waiting = tokio::spawn(async move { lock.lock().await });
     subscribed(&server, "hot").await;
+    // Its caller's, that of messages, and the keeper's: a wait whose next try has to connect with a wrong password fails.
+    eventually("it has all connections", LONG, async || {
+        let clients = server.clients().await;
+        let of_clerk = clients.iter().filter(|client| client["user"] == "clerk");
+        of_clerk.count() == 3
+    })
+    .await;
     server.cmd(&[&CLERK[..], refuse].concat()).await;
     server.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     eventually("subscribing is refused", LONG, async || {
