@@ -85,9 +85,9 @@ pub enum Error {
         /// Why.
         reason: LostReason,
     },
-    /// This owner has no level of the lock to release or to detach. So it is with each `unlock` of a handle, and each `detach`,
-    /// without an owner or scope: the guard gives back its own level. A [view](crate::HoldView) of a hold that was given back
-    /// says so, too.
+    /// This owner has no level of the lock to release or to detach. Without an owner or scope, `unlock` of a handle and `detach`
+    /// always fail like this: only the guard gives back its level. A [view](crate::HoldView) of a hold that was given back
+    /// fails like this, too.
     #[error("{}it is not held by this owner", about(lock.as_deref()))]
     #[non_exhaustive]
     NotOwner {

@@ -171,13 +171,13 @@ async fn a_recorder_that_hangs_holds_up_its_caller_alone() {
     soon(guard.unlock()).await.unwrap();
 }
 
-/// Nor is a command, of which the keeper may want to know, too.
+/// The keeper may look at the command that is being measured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recorder_that_hangs_at_a_command_stops_no_renewal() {
     let _alone = ONE_CLIENT.lock().await;
     let server = RedisServer::start();
     let (mut recorder, is_stuck, go) = stuck::StuckRecorder::new();
-    recorder.1 = true;
+    recorder.hangs_at_commands = true;
     let builder = Client::builder(server.url()).watchdog_lease(SHORT);
     let client = builder.command_timeout(ms(300)).connect().await.unwrap();
     let kept = client.get_lock("kept").lock().await.unwrap();

@@ -31,15 +31,22 @@ impl HistogramFn for Stuck {
     }
 }
 
-/// With whether that of commands hangs, too.
-pub(crate) struct StuckRecorder(Arc<Stuck>, pub(crate) bool);
+pub(crate) struct StuckRecorder {
+    stuck: Arc<Stuck>,
+    /// The histogram of commands hangs, too.
+    pub(crate) hangs_at_commands: bool,
+}
 
 impl StuckRecorder {
     /// With what says that it hangs, and what lets it go.
     pub(crate) fn new() -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((hangs, is_stuck), (go, let_go)) = (mpsc::channel(), mpsc::channel());
         let let_go = Mutex::new(let_go);
-        (Self(Arc::new(Stuck { hangs, let_go }), false), is_stuck, go)
+        let recorder = Self {
+            stuck: Arc::new(Stuck { hangs, let_go }),
+            hangs_at_commands: false,
+        };
+        (recorder, is_stuck, go)
     }
 }
 
@@ -56,15 +63,15 @@ impl Recorder for StuckRecorder {
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
         if key.name() == "watchlock_holds" {
-            Gauge::from_arc(Arc::clone(&self.0))
+            Gauge::from_arc(Arc::clone(&self.stuck))
         } else {
             Gauge::noop()
         }
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        if key.name() == "watchlock_command_seconds" && self.1 {
-            Histogram::from_arc(Arc::clone(&self.0))
+        if key.name() == "watchlock_command_seconds" && self.hangs_at_commands {
+            Histogram::from_arc(Arc::clone(&self.stuck))
         } else {
             Histogram::noop()
         }

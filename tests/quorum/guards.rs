@@ -412,16 +412,18 @@ async fn handles_of_an_owner_that_was_dropped_enter_what_it_holds() {
     five.clean().await;
 }
 
+/// It waits for no server for long.
+async fn hasty(five: &Five) -> Quorum {
+    let builder = five.builder().command_timeout(ms(1_500));
+    let connecting = builder.unavailable_after(ms(1_500)).connect();
+    connecting.await.unwrap()
+}
+
 /// No single server's answer stands for those of all.
 #[tokio::test]
 async fn a_hold_whose_servers_are_mostly_silent_says_that_there_is_no_quorum() {
     let five = Five::start();
-    let builder = five.builder().command_timeout(ms(1_500));
-    let quorum = builder
-        .unavailable_after(ms(1_500))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = hasty(&five).await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     let fixed = guard.reenter(ms(20_000)).await.unwrap();
     five.until(5, "x").await;
@@ -459,12 +461,7 @@ async fn a_hold_whose_servers_are_mostly_silent_says_that_there_is_no_quorum() {
 #[tokio::test]
 async fn one_server_that_denies_does_not_speak_for_silent_ones() {
     let five = Five::start();
-    let builder = five.builder().command_timeout(ms(1_500));
-    let quorum = builder
-        .unavailable_after(ms(1_500))
-        .connect()
-        .await
-        .unwrap();
+    let quorum = hasty(&five).await;
     let guard = quorum.get_lock("x").lock().await.unwrap();
     five.until(5, "x").await;
     five.0[4]

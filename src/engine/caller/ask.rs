@@ -17,7 +17,7 @@ pub(crate) async fn asked(core: &Core, call: Call<'_>) -> Result<TimedReply, Err
     ask_again(core, |fleet| Pending::start(fleet, call.clone())).await
 }
 
-/// Sends a command that must not run twice. Repeats it once if the connection was cut and it did certainly not run.
+/// Sends a command that must not run twice. Repeats it once if the connection was cut and it certainly did not run.
 pub(crate) async fn tell(core: &Core, call: Call<'_>) -> Result<Reply, Error> {
     let did_not_run = |failure: &Failure| failure.is_of_connection() && !failure.is_unanswered();
     let start = |fleet: &Arc<Fleet>| Pending::start(fleet, call.clone());

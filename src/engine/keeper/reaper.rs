@@ -56,7 +56,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
         let may_run_behind = hold.with(|state| state.is_tainted() | state.takes_place_back());
         let settled = send(&keeper, &hold).await;
         let is_ok = settled.is_ok();
-        // If the hold was granted, the repeats behind the answer only make sure. Otherwise its acquire may run behind it.
+        // For a hold that was granted, the repeats only make sure. The acquire of an attempt may still run after this answer.
         *is_answered |= is_ok && lease_ends != Moment::default();
         let now = core.now();
         let mut pause = delays.step();

@@ -92,7 +92,7 @@ impl CompositeLevel {
             Ok(children) => hold.enter(watched, children),
             Err(Error::NotOwner { .. }) => false,
             Err(error) if hold.is_held() => return Err(error),
-            // Its last level was given back meanwhile, whichever server did not answer.
+            // The hold ended meanwhile, so it does not matter who did not answer.
             Err(_) => false,
         };
         if is_in {
@@ -452,8 +452,8 @@ async fn enter_children(hold: &Composite, lease: Lease) -> Result<ChildGuards, E
 }
 
 /// Asks all at the same time. The answer is yes when `needed` said yes; lost when so many are lost that the others are fewer
-/// than `needed`; else, after all answers, the first other error. For a hold that goes on without some of them, which
-/// `has_spares`, that is `NoQuorum`, unless all that failed refuse for good.
+/// than `needed`; else, after all answers, the first other error. A hold that `has_spares` goes on without some of them: its
+/// error is `NoQuorum`, unless all that failed refuse for good.
 async fn ask(
     needed: usize,
     has_spares: bool,

@@ -26,7 +26,7 @@ pub fn has_panicked() -> bool {
     PANICKED.take()
 }
 
-/// Notes a panic that passes by.
+/// Notes a panic that unwinds through it.
 struct NotesPanic;
 
 impl Drop for NotesPanic {
