@@ -148,22 +148,32 @@ async fn a_server_is_taken_back_into_a_few_holds_at_a_time() {
     let (near, proxy) = (Proxy::to(&five.0[0]), Proxy::to(&five.0[4]));
     let mut urls = five.urls();
     (urls[0], urls[4]) = (near.url(), proxy.url());
-    // On a busy machine a thousand releases at once take longer than a second.
+    // On a busy machine a thousand releases at once take longer than a second. And a renewal would count as a look.
     let builder = of(&urls).command_timeout(ms(10_000));
-    let quorum = builder.watchdog_lease(ms(60_000)).connect().await.unwrap();
+    let builder = builder.watchdog_lease(ms(600_000));
+    let quorum = builder.connect().await.unwrap();
     let locks = (0..HOLDS).map(|number| quorum.get_lock(format!("x{number}")));
     let locks: Vec<_> = locks.collect();
-    let guards = join_all(locks.iter().map(QuorumLock::lock)).await;
-    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
-    eventually("it has all", LONG, async || {
-        five.0[4].query::<u64>(&["DBSIZE"]).await == HOLDS
-    })
-    .await;
-    guards[0].verify().await.expect("it is there");
+    let mut guards = Vec::new();
+    for some in locks.chunks(50) {
+        for locked in join_all(some.iter().map(QuorumLock::lock)).await {
+            guards.push(locked.unwrap());
+        }
+    }
+    // On a busy machine some were got by a majority, and the others join.
+    for server in &five.0 {
+        eventually("it has all", LONG, async || {
+            server.query::<u64>(&["DBSIZE"]).await == HOLDS
+        })
+        .await;
+    }
+    // Else those that are asked before it is there are asked twice.
+    let look = script("lock/verify.lua");
+    five.0[0].cmd(&["SCRIPT", "LOAD", &look]).await;
     // It forgets all of them, and its answer to the first try is lost, with all behind it.
     let acquires = Match::script(&script("lock/acquire.lua"));
     let deaf = proxy.inject(Fault::SwallowReply).on(acquires).arm();
-    let looks = near.count(Match::script(&script("lock/verify.lua")));
+    let looks = near.count(Match::script(&look));
     five.0[4].restart();
     eventually("it is asked", LONG, async || deaf.fired() > 0).await;
     let pings = proxy.count(Match::command("PING"));

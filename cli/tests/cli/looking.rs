@@ -130,7 +130,7 @@ async fn a_run_is_listed_by_its_user_host_process_and_command() {
     let listed = said(&mut at(&server, &["ls"])).out;
     assert!(listed.contains("jane@"), "{listed}");
     // What it waits for.
-    let mut waiter = Job::start(&mut at(&server, &["run", "-v", "-w", "50ms", "x", "true"]));
+    let mut waiter = Job::start(&mut at(&server, &["run", "-v", "-w", "2s", "x", "true"]));
     let (status, err) = waiter.end();
     assert_eq!(status, 1);
     let lines: Vec<_> = err.lines().collect();
