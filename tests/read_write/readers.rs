@@ -8,7 +8,9 @@ use watchlock_support::eventually;
 use watchlock_support::proxy::{Fault, Match, Proxy};
 use watchlock_support::server::RedisServer;
 
-use crate::common::{LONG, SHORT, clean, connect, connect_short, ms, poll_once, script, soon};
+use crate::common::{
+    LONG, SHORT, clean, connect, connect_short, ms, poll_once, script, soon, without_polls,
+};
 use crate::{reads, timeout_keys, try_read, try_write};
 
 #[tokio::test]
@@ -715,4 +717,35 @@ async fn a_lock_that_is_given_back_while_its_holders_are_asked_for_has_none() {
             assert_eq!(holders.unwrap(), [], "{question}");
         }
     }
+}
+
+/// While others read, the lock is busy for a writer. That says nothing about readers behind it.
+#[tokio::test]
+async fn readers_behind_a_writer_that_does_not_wait_get_in_beside_others() {
+    let server = RedisServer::start();
+    let (a, b) = (
+        connect(&server).await,
+        without_polls(&server).connect().await.unwrap(),
+    );
+    let reading = a.get_read_write_lock("x").read_lock().lock().await.unwrap();
+    let (read, write) = (
+        b.get_read_write_lock("x").read_lock(),
+        b.get_read_write_lock("x").write_lock(),
+    );
+    // The readers come while the writer's try is under way.
+    let (wrote, first, second) = tokio::join!(
+        write.try_lock(Duration::ZERO, Lease::Watchdog),
+        soon(read.lock()),
+        read.try_lock(Duration::ZERO, Lease::Watchdog),
+    );
+    assert!(wrote.unwrap().is_none());
+    let all = [
+        first.unwrap(),
+        second.unwrap().expect("it is not busy"),
+        reading,
+    ];
+    for guard in all {
+        guard.unlock().await.unwrap();
+    }
+    clean(&server).await;
 }

@@ -266,12 +266,14 @@ impl<C: Clone + PartialEq> Gate<C> {
         let frees_nothing = matches!(&self.seat, Seat::Shared { shared, .. }
             if !shared.has_one_read() || reads && !shared.is_exclusive());
         let wants = |ticket: &Ticket| ticket.request.kind.commands.wants();
+        let is_counted = ticket.request.kind.commands.leaves_the_seat();
         let Some(free) = self.uncollected().map(|grant| wants(&grant.ticket)) else {
             return false;
         };
         let up_to_it = |other: &&Arc<Ticket>| other.number <= ticket.number;
         let mut first = self.queue.iter().take_while(up_to_it);
-        !frees_nothing && first.all(|other| other.is_called() || wants(other) <= free)
+        !frees_nothing
+            && first.all(|other| other.is_called() || !is_counted || wants(other) <= free)
     }
 
     /// Whether waiters were called, and the first that is polled gets the lock.

@@ -191,9 +191,11 @@ impl dyn Commands + '_ {
         self.rules().permits.is_some()
     }
 
-    /// How much of the lock it asks for. If it is busy for so much, it is busy for more.
+    /// How much of the lock it asks for. If it is busy for so much, it is busy for more. A writer asks for more than a reader:
+    /// while others read, it is busy for that one only.
     pub(crate) fn wants(&self) -> u32 {
-        self.rules().permits.unwrap_or(1)
+        let permits = self.rules().permits;
+        permits.unwrap_or(if self.is_writer() { 2 } else { 1 })
     }
 
     /// Whether its requests leave notes in Redis while they wait.
