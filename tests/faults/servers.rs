@@ -119,3 +119,24 @@ async fn f6_i8_a_hold_that_is_not_renewed_is_lost_soon_after_a_restart_that_forg
     assert_eq!(soon(guard.lost()).await, LostReason::Missing);
     assert!(guard.unlock().await.unwrap_err().is_lost());
 }
+
+/// While renewals fail, what the broken connections had is verified once they work again. The hold that could not be
+/// renewed is over by then, so none of them works again, and nothing else asks for the other.
+#[tokio::test]
+async fn f6_i8_a_hold_that_is_not_renewed_is_lost_though_those_that_were_renewed_ended_in_the_outage()
+ {
+    let server = RedisServer::start();
+    let client = hasty(&server.url()).watchdog_lease(SHORT);
+    let client = client.connect().await.unwrap();
+    let lock = client.get_lock("long");
+    let long = lock.lock_with_lease(HALF_A_MINUTE * 20).await.unwrap();
+    let renewed_hold = client.get_lock("renewed").lock().await.unwrap();
+    renewed(&server, 2).await;
+    server.freeze();
+    assert_eq!(soon(renewed_hold.lost()).await, LostReason::Expired);
+    drop(renewed_hold);
+    assert!(long.is_valid());
+    server.restart();
+    assert_eq!(soon(long.lost()).await, LostReason::Missing);
+    assert!(long.unlock().await.unwrap_err().is_lost());
+}

@@ -70,8 +70,15 @@ struct ByNode {
 
 struct NodeRenewals {
     queue: RenewalQueue<Arc<Hold>>,
-    /// Verify all holds of the node once it answers again.
+    /// Verify all holds of the node once its renewals do not fail any more.
     unverified: bool,
+}
+
+impl NodeRenewals {
+    /// Whether to verify all holds of the node now. Returns true once.
+    fn verifies_all(&mut self) -> bool {
+        !self.queue.is_failing() && std::mem::take(&mut self.unverified)
+    }
 }
 
 impl ByNode {
@@ -189,7 +196,8 @@ impl Watchdog {
     }
 
     /// Verifies every hold at these nodes: a connection broke, so Redis may have restarted. A node whose renewals fail
-    /// waits until it answers again, because its connections may break until then.
+    /// waits until it answers again, because its connections may break until then; or until none of the holds is left
+    /// that could not be renewed, because then nobody asks whether it answers.
     pub(super) fn verify_at(&self, nodes: &BTreeSet<u32>) {
         let core = &self.core;
         let mut nodes = nodes.clone();
@@ -280,24 +288,34 @@ impl Watchdog {
         let mut renewals = self.renewals.lock();
         let ByNode { nodes, role_at, .. } = &mut *renewals;
         let mut next = Moment::NEVER;
-        for (node, NodeRenewals { queue, .. }) in nodes {
-            while let Some(batch) = queue.take(now) {
-                if *node == 0 && now >= *role_at {
+        let mut unverified = BTreeSet::new();
+        for (number, node) in nodes {
+            while let Some(batch) = node.queue.take(now) {
+                if *number == 0 && now >= *role_at {
                     *role_at = now + self.core.watchdog_lease.duration();
                     let core = Arc::clone(&self.core);
                     tasks.spawn(own(async move {
                         core.backend.check_roles().await;
                     }));
                 }
-                tasks.spawn(own(Arc::clone(self).renew_batch(*node, batch)));
+                tasks.spawn(own(Arc::clone(self).renew_batch(*number, batch)));
             }
-            next = next.min(queue.next(now));
+            next = next.min(node.queue.next(now));
+            if node.verifies_all() {
+                // Its outage ended with the last hold that could not be renewed.
+                unverified.insert(*number);
+            }
         }
         renewals.report(&self.core);
         // A node may have left the cluster.
         renewals
             .nodes
             .retain(|_, node| node.unverified || !node.queue.is_idle());
+        drop(renewals);
+        if !unverified.is_empty() {
+            self.verify_at(&unverified);
+            self.core.look.notify_one();
+        }
         next
     }
 
@@ -376,7 +394,7 @@ impl Watchdog {
             let mut renewals = self.renewals.lock();
             let node = renewals.of(node, &self.core);
             record(&mut node.queue);
-            let verifies_all = !node.queue.is_failing() && std::mem::take(&mut node.unverified);
+            let verifies_all = node.verifies_all();
             renewals.log_outage(&self.core, failure, answered);
             verifies_all
         };
