@@ -33,6 +33,7 @@ for_every_kind! {
     let_expire_of_a_lost_hold_says_so,
     a_shutdown_does_not_wait_for_a_level_left_to_its_lease,
     i7_nothing_is_renewed_after_the_last_release,
+    i7_a_long_lease_that_was_given_back_is_not_remembered,
     f12_i4_a_hold_that_lost_its_lease_gets_it_again,
     f12_one_bad_key_does_not_cost_the_others_their_renewal,
 }
@@ -477,6 +478,28 @@ async fn i7_nothing_is_renewed_after_the_last_release(kind: &'static Kind) {
         scene.pass(SHORT / 3).await;
     }
     assert_eq!(scene.calls().await, 0);
+}
+
+/// While the keeper has anything to look at, it also asks quiet connections whether they still work.
+async fn i7_a_long_lease_that_was_given_back_is_not_remembered(kind: &'static Kind) {
+    let scene = Scene::short(kind).await;
+    for drops in [false, true] {
+        let lock = scene.lock("long");
+        let guard = lock.lock_with_lease(MINUTE * 60).await.unwrap();
+        if drops {
+            drop(guard);
+        } else {
+            guard.unlock().await.unwrap();
+        }
+        scene.free().await;
+    }
+    eventually("the server is left alone", LONG, async || {
+        let before = scene.server.calls_of("ping").await;
+        // Nothing to wait for: silence is what is looked at.
+        tokio::time::sleep(SHORT * 2).await;
+        scene.server.calls_of("ping").await == before
+    })
+    .await;
 }
 
 async fn a_shutdown_does_not_wait_for_a_level_left_to_its_lease(kind: &'static Kind) {

@@ -141,6 +141,11 @@ fn part_with(
         GivenBack::PassedOn => core.schedule.forget(hold),
         _ => {}
     }
+    let is_over = !matches!(given_back, GivenBack::Levels(_) | GivenBack::Lost(_));
+    if is_over && hold.shared_hold().is_some() {
+        // A read has no release whose answer would do that, and its lease may end in a year.
+        core.schedule.forget(hold);
+    }
     if let Some(owner) = owner
         && hold.count() == 0
     {

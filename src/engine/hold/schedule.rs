@@ -48,8 +48,12 @@ impl Schedule {
         look_at(hold) > moment && inner.put(hold, moment)
     }
 
-    /// Removes the entry of `hold`.
+    /// Removes the entry of `hold`. Without the lock if there is none; an entry that is missed because it was added at this
+    /// very moment costs a look.
     pub(crate) fn forget(&self, hold: &Hold) {
+        if look_at(hold) == Moment::NEVER {
+            return;
+        }
         let mut inner = self.inner.lock();
         let key = (look_at(hold), hold.number);
         if inner.looks.remove(&key).is_some() {
