@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Barrier;
-use watchlock::{Client, LockGuard};
+use watchlock::{Client, Clock, LockGuard};
 use watchlock_support::eventually;
 use watchlock_support::proxy::Proxy;
 use watchlock_support::server::RedisServer;
@@ -265,4 +265,35 @@ async fn i7_a_shutdown_releases_twenty_thousand_holds_in_few_writes() {
     guards.clear();
     drop(client);
     as_before(&server, &before).await;
+}
+
+/// As after a pause of the process: most holds are over, and there is time to renew the others. To clean up behind the first
+/// takes longer than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_are_renewed_before_those_that_are_lost_are_cleaned_up() {
+    const LOST: usize = 50_000;
+    let _alone = alone().await;
+    let server = RedisServer::start();
+    let (clock, ahead) = Clock::driven();
+    let builder = Client::builder(&server.url()).clock(clock);
+    let client = builder.watchdog_lease(AGES).connect().await.unwrap();
+    let lease = AGES - Duration::from_secs(10);
+    let mut lost = Vec::new();
+    for first in (0..LOST).step_by(500) {
+        let locks = (first..first + 500).map(|name| client.get_lock(&format!("lost-{name}")));
+        let held = locks.map(|lock| async move { lock.lock_with_lease(lease).await.unwrap() });
+        lost.extend(join_all(held).await);
+    }
+    let live = hold_all(&client, 0..10).await;
+    let left = live[0].valid_for() - Duration::from_secs(3);
+    ahead.advance(left);
+    eventually("all others are lost", AGES, async || {
+        client.stats().lost >= LOST as u64
+    })
+    .await;
+    assert!(lost.iter().all(|guard| !guard.is_valid()));
+    assert_eq!(client.stats().lost, LOST as u64);
+    for guard in live {
+        guard.unlock().await.unwrap();
+    }
 }

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use scopeguard::guard;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{SetOnce, mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::Instant;
 
 use super::Keeper;
@@ -168,8 +168,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_millis(400);
 const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
-/// How many messages are taken from the mailbox at a time.
-const MAILS: usize = 100;
+/// How many messages are taken from the mailbox at a time. Most of them start a task, and the runtime polls 61 tasks between
+/// two looks into the mailbox: fewer, so that a renewal does not wait behind thousands of holds that are lost.
+const MAILS: usize = 16;
 
 /// The keeper's tasks. A closing client waits for the releases.
 #[derive(Default)]
@@ -213,9 +214,13 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
             }
             _ = mailbox.recv_many(&mut mails, MAILS) => {
                 let closes = mails.iter().any(|mail| matches!(mail, Mail::Close));
+                let may_be_more = mails.len() == MAILS;
                 mails.drain(..).for_each(|mail| tasks.start(&keeper, mail));
                 if closes {
                     break;
+                }
+                if may_be_more {
+                    yield_now().await;
                 }
             }
             () = core.backend.timers().sleep_until(next) => {}
