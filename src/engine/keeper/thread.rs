@@ -168,9 +168,12 @@ const QUIET: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_millis(400);
 const FLUSH_LOOK: Duration = Duration::from_millis(2);
 
-/// How many messages are taken from the mailbox at a time. Most of them start a task, and the runtime polls 61 tasks between
-/// two looks into the mailbox: fewer, so that a renewal does not wait behind thousands of holds that are lost.
-const MAILS: usize = 16;
+/// How many messages are taken from the mailbox at a time.
+const MAILS: usize = 100;
+
+/// After so many losses other tasks have a turn: the renewals of what is not lost. Each loss starts a task, and the runtime
+/// polls 61 tasks a turn.
+const LOSSES: usize = 16;
 
 /// The keeper's tasks. A closing client waits for the releases.
 #[derive(Default)]
@@ -214,13 +217,17 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
             }
             _ = mailbox.recv_many(&mut mails, MAILS) => {
                 let closes = mails.iter().any(|mail| matches!(mail, Mail::Close));
-                let may_be_more = mails.len() == MAILS;
-                mails.drain(..).for_each(|mail| tasks.start(&keeper, mail));
+                let mut losses = 0;
+                for mail in mails.drain(..) {
+                    losses += usize::from(matches!(mail, Mail::Lost(..)));
+                    tasks.start(&keeper, mail);
+                    if losses == LOSSES {
+                        losses = 0;
+                        yield_now().await;
+                    }
+                }
                 if closes {
                     break;
-                }
-                if may_be_more {
-                    yield_now().await;
                 }
             }
             () = core.backend.timers().sleep_until(next) => {}
