@@ -10,15 +10,18 @@
 //!    either, so it uses [`log`], too.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Poll, ready};
 
+use futures_util::future::maybe_done;
 use tokio::sync::oneshot;
-use tracing::Dispatch;
 use tracing::dispatcher::{get_default, with_default};
 use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Instrument, Span};
 
 /// How many events may wait to be logged. Each has some 100 bytes.
 const MOST_WAITING: usize = 10_000;
@@ -75,6 +78,23 @@ pub(crate) async fn logged() {
     if !subscriber.is::<NoSubscriber>() && send(subscriber, Box::new(event)) {
         let _ = done.await;
     }
+}
+
+/// Runs `future` in `span`, as [`Instrument`] does. What it comes to may be a lock, so that is dropped if the subscriber
+/// panics while the span is left or closed. A value that is being returned would be leaked.
+pub(crate) fn in_span<F: Future>(span: Span, future: F) -> impl Future<Output = F::Output> {
+    let mut running = Some(Box::pin(maybe_done(future).instrument(span)));
+    poll_fn(move |context| {
+        let Some(inside) = &mut running else {
+            return Poll::Pending;
+        };
+        // The output stays inside until the span is left.
+        ready!(inside.as_mut().poll(context));
+        let output = inside.as_mut().inner_pin_mut().take_output();
+        // Closes the span.
+        running = None;
+        output.map_or(Poll::Pending, Poll::Ready)
+    })
 }
 
 /// Hands an event to the logging thread. Returns false if there is none.

@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use super::view::{HoldOf, HoldOfSeveral, HoldView};
 use crate::backend::Timers;
 use crate::engine::caller::acquire::request;
-use crate::engine::caller::{enter, release};
+use crate::engine::caller::enter::{self, NewLevel};
+use crate::engine::caller::release;
 use crate::engine::hold::kind::Kind;
 use crate::engine::hold::owner::HeldLevel;
 use crate::engine::hold::state::{HoldState, Level, Phase};
@@ -117,9 +118,11 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(engine: &Arc<Engine>, entered: HeldLevel) -> Self {
-        let engine = Arc::clone(engine);
-        let level = SingleLevel { engine, entered };
+    pub(super) fn new(engine: &Arc<Engine>, entered: NewLevel<'_>) -> Self {
+        let level = SingleLevel {
+            engine: Arc::clone(engine),
+            entered: enter::taken(entered),
+        };
         Self {
             hold: level.view(),
             level: LevelOf::Single(level),

@@ -9,7 +9,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::ready;
-use tracing::Instrument;
 use tracing::field::Empty;
 use uuid::Uuid;
 
@@ -27,6 +26,7 @@ use crate::engine::hold::state::HoldState;
 use crate::engine::keeper::Engine;
 use crate::error::{Error, LostReason};
 use crate::lease::Lease;
+use crate::log::in_span;
 use crate::script::{Call, Reply};
 
 /// A lock by name, of the kind `K`: what `get_lock` and the like return.
@@ -525,22 +525,26 @@ impl LockTarget for LockOfClient {
         let request = self
             .kind()
             .and_then(|kind| request(core, kind.clone(), self.acts_for(), lease, wait));
-        let acquiring = match request {
-            Ok(request) => {
-                let kind = request.kind.commands.rules().name;
-                let (outcome, waited_ms) = (Empty, Empty);
-                let name = self.name();
-                let span =
-                    tracing::debug_span!(target: HANDLE, "acquire", name, kind, outcome, waited_ms);
-                acquire(core, request).instrument(span).left_future()
-            }
-            Err(error) => ready(Err(error)).right_future(),
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return ready(Err(error.about(self.name()))).right_future(),
         };
-        acquiring.map(|got| match got {
+        let kind = request.kind.commands.rules().name;
+        let (outcome, waited_ms) = (Empty, Empty);
+        let name = self.name();
+        let span = tracing::debug_span!(target: HANDLE, "acquire", name, kind, outcome, waited_ms);
+        let acquiring = acquire(core, request).map(|got| match got {
             Ok(AcquireOutcome::In(entered)) => Ok(Some(LockGuard::new(&self.engine, entered))),
             Ok(AcquireOutcome::Busy(_)) => Ok(None),
             Err(error) => Err(error.about(self.name())),
-        })
+        });
+        // Most programs have no such span, and their acquires need no box for it.
+        let acquiring = if span.is_disabled() {
+            acquiring.left_future()
+        } else {
+            in_span(span, acquiring).right_future()
+        };
+        acquiring.left_future()
     }
 
     async fn unlock(&self) -> Result<(), Error> {

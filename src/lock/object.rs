@@ -8,13 +8,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tracing::Instrument;
 use uuid::Uuid;
 
 use super::guard::{HasLevel, LockGuard};
 use crate::backend::Timers;
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::log::in_span;
 use crate::names::Names;
 
 /// What every kind of lock can do, for code that works with any of them.
@@ -337,7 +337,7 @@ pub(super) async fn while_valid<T>(
     body: impl Future<Output = T>,
 ) -> Result<T, Error> {
     let span = tracing::debug_span!("run", name = guard.name());
-    let mut body = pin!(body.instrument(span));
+    let mut body = pin!(in_span(span, body));
     let hold = guard.hold();
     let mut lost = pin!(hold.lost());
     poll_fn(|context| {

@@ -9,6 +9,7 @@ mod common;
 mod events;
 mod labels;
 mod losses;
+mod panics;
 mod secrets;
 
 use std::fmt::Write as _;

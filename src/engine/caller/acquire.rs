@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::{FutureExt, TryFutureExt};
 
-use super::enter;
+use super::enter::{self, NewLevel, new_level};
 use super::release::drop_level;
 use crate::backend::{Failure, Fleet, Pending};
 use crate::clock::Moment;
@@ -23,7 +23,7 @@ use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{GRACE, Patience, Request, Ticket, Verdict};
 use crate::engine::hold::kind::{Kind, Try};
-use crate::engine::hold::owner::{HeldLevel, OwnerState};
+use crate::engine::hold::owner::OwnerState;
 use crate::engine::hold::state::Level;
 use crate::engine::hold::{Hold, Origin};
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub(crate) fn request(
     })
 }
 
-pub(crate) enum AcquireOutcome<L = HeldLevel> {
+pub(crate) enum AcquireOutcome<L> {
     In(L),
     /// Somebody else has it, up to that time if it is known.
     Busy(Option<Moment>),
@@ -75,7 +75,7 @@ pub(crate) enum AcquireOutcome<L = HeldLevel> {
 /// The result of the first step of an acquire.
 enum FirstStep<'a> {
     /// The owner re-entered its hold.
-    In(HeldLevel),
+    In(NewLevel<'a>),
     /// The ticket is at the gate: queued if `true`, decided otherwise.
     Asked(Waiting<'a>, bool),
 }
@@ -84,7 +84,7 @@ enum FirstStep<'a> {
 pub(crate) fn acquire(
     core: &Arc<Core>,
     request: Request,
-) -> impl Future<Output = Result<AcquireOutcome, Error>> + Send {
+) -> impl Future<Output = Result<AcquireOutcome<NewLevel<'_>>, Error>> + Send {
     // Boxed, so that it takes no memory while a task waits.
     let mut begun = Box::pin(begin_measured(core, request));
     async move {
@@ -96,19 +96,16 @@ pub(crate) fn acquire(
             if queued {
                 waiting.waits.begin(&waiting.ticket.request.kind.metrics);
             }
-            let verdict = waiting.verdict().await;
-            if queued {
-                waiting.log_wait(&verdict);
-            }
-            let request = &waiting.ticket.request;
-            match verdict {
-                Verdict::Granted(hold) if core.now() < hold.valid_until() => {
-                    let waited = queued || request.rounds > 0;
-                    waiting.is_over(if waited { "waited" } else { "free" });
-                    return Ok(AcquireOutcome::In(request.entered(hold)));
+            match waiting.verdict().await {
+                Verdict::Granted(hold) => {
+                    // First of all: from now on nobody else gives it back.
+                    let level = new_level(core, waiting.ticket.request.entered(hold));
+                    if waiting.is_granted(&level.1.hold, queued) {
+                        // Before the return: what a function returns is leaked if a drop panics behind it.
+                        drop(waiting);
+                        return Ok(AcquireOutcome::In(level));
+                    }
                 }
-                // The grant was lost before the caller collected it.
-                Verdict::Granted(hold) => drop_level(core, &request.entered(hold)),
                 Verdict::Busy(until) => {
                     waiting.is_over("busy");
                     return Ok(AcquireOutcome::Busy(until));
@@ -206,7 +203,10 @@ fn begin(
 }
 
 /// Enters what the owner holds, if it holds the lock.
-async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLevel>, Error> {
+async fn enter_own<'a>(
+    core: &'a Arc<Core>,
+    request: &Request,
+) -> Result<Option<NewLevel<'a>>, Error> {
     let Some(owner) = &request.owner else {
         return Ok(None);
     };
@@ -226,11 +226,11 @@ async fn enter_own(core: &Arc<Core>, request: &Request) -> Result<Option<HeldLev
 
 /// Handles an owner that has the lock in the other mode. A writer may add a read beside its hold. A reader that asks to
 /// write would wait for itself.
-async fn beside_own(
-    core: &Arc<Core>,
+async fn beside_own<'a>(
+    core: &'a Arc<Core>,
     owner: &Arc<OwnerState>,
     request: &Request,
-) -> Result<Option<HeldLevel>, Error> {
+) -> Result<Option<NewLevel<'a>>, Error> {
     let commands = &request.kind.commands;
     if !commands.has_reads() {
         return Ok(None);
@@ -378,14 +378,22 @@ impl Waiting<'_> {
         self.ticket.poll(context)
     }
 
-    fn log_wait(&self, verdict: &Verdict) {
-        if matches!(verdict, Verdict::Granted(_)) {
-            let waited = self.ticket.request.since.until(self.core.now());
+    /// Reports a grant, which was waited for if `queued`. False when it was lost before the caller collected it.
+    fn is_granted(&self, hold: &Hold, queued: bool) -> bool {
+        let request = &self.ticket.request;
+        if queued {
+            let waited = request.since.until(self.core.now());
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            let names = Arc::clone(self.ticket.request.kind.names());
+            let names = Arc::clone(request.kind.names());
             // A quorum waits for its servers' locks on a thread of its own.
             log(move || tracing::debug!(name = names.name(), waited_ms, "acquired after waiting"));
         }
+        let is_valid = self.core.now() < hold.valid_until();
+        if is_valid {
+            let waited = queued || request.rounds > 0;
+            self.is_over(if waited { "waited" } else { "free" });
+        }
+        is_valid
     }
 
     /// The error of the acquire. If too few replicas acknowledged what it got, this first waits for the release, so that the

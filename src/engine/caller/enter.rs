@@ -30,21 +30,28 @@ use crate::error::{Error, LostReason};
 use crate::lease::Term;
 use crate::script::Reply;
 
-/// A new level, which is given back unless it is taken out.
-fn new_level(
-    core: &Arc<Core>,
-    entered: HeldLevel,
-) -> ScopeGuard<HeldLevel, impl FnOnce(HeldLevel)> {
-    guard(entered, |entered| drop_level(core, &entered))
+/// A new level. It is given back unless it is taken out for its guard: before that, a subscriber or a recorder of the
+/// application may panic.
+pub(crate) type NewLevel<'a> = ScopeGuard<(&'a Core, HeldLevel), fn((&'a Core, HeldLevel))>;
+
+pub(super) fn new_level(core: &Core, entered: HeldLevel) -> NewLevel<'_> {
+    guard((core, entered), |(core, entered)| {
+        drop_level(core, &entered);
+    })
+}
+
+/// Takes the level out, for its guard.
+pub(crate) fn taken(level: NewLevel<'_>) -> HeldLevel {
+    ScopeGuard::into_inner(level).1
 }
 
 /// Adds a level to `hold`, as `request` asks. Returns `None` if the hold's last release is under way: then the caller has
 /// to wait at the gate.
-pub(crate) async fn enter(
-    core: &Arc<Core>,
+pub(crate) async fn enter<'a>(
+    core: &'a Arc<Core>,
     hold: &Arc<Hold>,
     request: &Request,
-) -> Result<Option<HeldLevel>, Error> {
+) -> Result<Option<NewLevel<'a>>, Error> {
     core.check_open()?;
     if hold.kind.commands.is_shared() {
         return enter_beside(core, hold, request).await;
@@ -54,7 +61,7 @@ pub(crate) async fn enter(
     };
     let entered = new_level(core, request.entered(Arc::clone(hold)));
     write(core, hold, request, count).await?;
-    Ok(Some(ScopeGuard::into_inner(entered)))
+    Ok(Some(entered))
 }
 
 fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<Option<u32>, LostReason> {
@@ -78,11 +85,11 @@ pub(crate) fn levels(core: &Core, hold: &Arc<Hold>) -> u32 {
 
 /// Adds a read beside `own`, of the same holder and shared hold, as `request` asks. It sends a command only if the
 /// shared hold's acknowledged lease is too short. Returns `None` if the last release is under way.
-pub(crate) async fn enter_beside(
-    core: &Arc<Core>,
+pub(crate) async fn enter_beside<'a>(
+    core: &'a Arc<Core>,
     own: &Arc<Hold>,
     request: &Request,
-) -> Result<Option<HeldLevel>, Error> {
+) -> Result<Option<NewLevel<'a>>, Error> {
     core.check_open()?;
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
@@ -98,16 +105,19 @@ pub(crate) async fn enter_beside(
     if !promised {
         write(core, &read, request, 0).await?;
     }
-    Ok(Some(ScopeGuard::into_inner(entered)))
+    Ok(Some(entered))
 }
 
 /// Replaces a writer's level with a read. The lock is never free in between.
-pub(crate) async fn downgrade(core: &Arc<Core>, entered: &HeldLevel) -> Result<HeldLevel, Error> {
+pub(crate) async fn downgrade<'a>(
+    core: &'a Arc<Core>,
+    entered: &HeldLevel,
+) -> Result<NewLevel<'a>, Error> {
     let read = add_read(core, entered).map(|read| new_level(core, read));
     give_back(core, entered).await?;
     let hold = &entered.hold;
     let lost = || Error::lost(hold.lost_reason(core.now()).unwrap_or(LostReason::Missing));
-    read.map(ScopeGuard::into_inner).ok_or_else(lost)
+    read.ok_or_else(lost)
 }
 
 /// Adds a read of the hold with the lease of `entered`.
