@@ -448,7 +448,9 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
         match answer {
             Answered::Got(grant) if self.is_join => self.joined(grant),
             Answered::Got(grant) => self.got(grant),
-            Answered::Missing => self.missing(),
+            Answered::Missing if self.is_join => self.missing(),
+            // No script that starts a hold answers like this. Whatever did would answer the next try alike, and at once.
+            Answered::Missing => self.rejected(Failure::strange_reply().into()),
             Answered::Busy(ttl) => self.busy(ttl),
             Answered::Rejected(error) => self.rejected(error),
             Answered::Failed(failure) => self.failed(failure),

@@ -1,9 +1,9 @@
 //! The gate by itself: what a message changes, and how long a gate exists.
 
-use super::answers::{Answered, Grant, ReleaseAnswer, SentAs};
+use super::answers::{Answered, Grant, ReleaseAnswer, SentAs, Settled};
 use super::ticket::Request;
 use super::*;
-use crate::engine::made_tests::{RULES, Sort, at, hold, request};
+use crate::engine::made_tests::{RULES, Sort, at, hold, request, ticket};
 use crate::lease::LeaseMs;
 use crate::names::Family;
 use crate::script::Reply;
@@ -110,4 +110,18 @@ fn a_caller_that_was_answered_busy_between_two_late_grants_is_tried_for_again() 
     assert!(ticket.is_waiting());
     granted_too_late(&mut gate, &ticket, 14, at(31));
     assert!(!ticket.is_waiting(), "all were late for long enough");
+}
+
+/// Only a hold that is to be joined can be missing. Were a caller that starts one tried for again, that would be at once,
+/// and for ever.
+#[test]
+fn a_server_that_says_of_a_new_hold_that_it_is_missing_is_not_asked_again() {
+    let mut gate = Gate::<u32>::default();
+    let waits = ticket(1, Sort::Plain);
+    let mut effects = Effects::at(at(1), RULES);
+    gate.arrive(&waits, &mut effects, |_| (hold(11), 11));
+    let settled = gate.answered(&11, Answered::Missing, &mut effects);
+    assert!(matches!(settled, Some((_, Settled::Over))));
+    assert!(waits.is_decided() && gate.queue.is_empty());
+    let _ = effects.carry_out();
 }
