@@ -181,7 +181,8 @@ pub(crate) struct ServerOptions {
         long,
         value_name = "URL",
         env = "WATCHLOCK_SERVER_URL",
-        hide_env_values = true
+        hide_env_values = true,
+        requires = "sentinel"
     )]
     pub(crate) server_url: Option<String>,
     /// The addresses are those of nodes of a cluster

@@ -39,7 +39,7 @@ impl From<Status> for ExitCode {
 }
 
 /// The statuses of `run`, as `--help` and docs/command-line.md show them.
-pub(crate) const OF_RUN: [(&str, &str); 10] = [
+pub(crate) const OF_RUN: [(&str, &str); 11] = [
     (
         "CMD's own",
         "CMD ran, and the lock was held to the end; 128 + n after signal n",
@@ -49,6 +49,10 @@ pub(crate) const OF_RUN: [(&str, &str); 10] = [
     (
         "69",
         "Redis was unreachable or refused, for 5 s or to the end of --wait",
+    ),
+    (
+        "70",
+        "the system gave no thread or process, or watchlock itself failed",
     ),
     ("74", "the answer could not be written (ls, show, doctor)"),
     (

@@ -76,6 +76,7 @@ async fn usage_is_64_and_nothing_is_written() {
         &["run", "--watchdog", "2", "--grace", "1001ms", "x", "true"],
         &["run", "--cluster", "--quorum", "x", "true"],
         &["run", "--sentinel", "s", "--cluster", "x", "true"],
+        &["run", "--server-url", "redis://master/", "x", "true"],
         &["run", "--tls-cert", "/dev/null", "x", "true"],
         &["run", "--quorum", "--kind", "fair", "x", "true"],
         &["run", "", "true"],
@@ -99,6 +100,9 @@ async fn usage_is_64_and_nothing_is_written() {
         "true",
     ];
     assert_eq!(said(&mut watchlock(&two)).status, 64);
+    // The password in it would go unheard.
+    let tried = said(at(&server, &["ls"]).env("WATCHLOCK_SERVER_URL", "redis://:x@master/"));
+    assert_eq!(tried.status, 64, "{}", tried.err);
     // The second one would go unheard.
     let two = format!("{} redis://127.0.0.1:1/", server.url());
     for arguments in [
