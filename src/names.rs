@@ -224,6 +224,13 @@ mod tests {
     }
 
     #[test]
+    fn only_fair_locks_have_a_queue_in_redis() {
+        let has = |family| Names::of(family, "", "x").unwrap().has_redis_queue();
+        assert!(has(&Family::FAIR));
+        assert!(!has(&Family::PLAIN) && !has(&Family::SIMPLE));
+    }
+
+    #[test]
     fn the_prefix_is_part_of_the_key_and_of_the_bound() {
         let names = Names::of(&Family::PLAIN, "app:", "foo").unwrap();
         assert_eq!((names.name(), names.key()), ("foo", "app:foo"));

@@ -258,3 +258,21 @@ impl<F> Drop for HostedTask<F> {
         self.within(|task| task.future = None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_task_is_noted_until_it_is_asked_for() {
+        let process = Process::new(0, 0);
+        assert_eq!(process.run(async { 1 }).now_or_never(), Some(1));
+        assert!(!has_panicked());
+        let panics = process.run(async { panic!("by intention") });
+        assert!(catch_unwind(AssertUnwindSafe(|| panics.now_or_never())).is_err());
+        assert!(has_panicked());
+        assert!(!has_panicked());
+    }
+}
