@@ -6,6 +6,7 @@
 //! 3. It does not wait for answers that cannot change the result, so a dead or frozen sentinel costs no time.
 //! 4. A master of an earlier epoch than the last one counts only if more than half of all sentinels name it. Otherwise a
 //!    few that were cut off would lead the client back to the old master, and it would lose what it holds at the new one.
+//!    Answers to a question that was asked before a later epoch was known are outdated, however many they are.
 //! 5. A service is unknown for good only if most of all sentinels say so and none names a master: one that has just started
 //!    learns of the service later.
 
@@ -70,31 +71,44 @@ impl Sentinels {
         timers: &Timers,
         limit: Duration,
     ) -> Result<Endpoint, Failure> {
+        // Relaxed, also below: the number stands for itself.
+        let before = self.epoch.load(Ordering::Relaxed);
         let asked = self.addresses.iter().map(|a| self.ask(a, timers, limit));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut votes = SentinelVotes::of(self.addresses.len());
         while let Some(said) = asked.next().await {
             votes.count(said);
             if let Some(endpoint) = votes.decided() {
-                return self.unless_older(&votes, endpoint);
+                return self.unless_older(&votes, endpoint, before);
             }
         }
         let endpoint = votes.outcome(&self.service)?;
-        self.unless_older(&votes, endpoint)
+        self.unless_older(&votes, endpoint, before)
     }
 
-    /// The master that won, unless rule 4 says that it was the master before.
-    fn unless_older(&self, votes: &SentinelVotes, winner: Endpoint) -> Result<Endpoint, Failure> {
+    /// The master that won, unless rule 4 says that it was the master before. `before`: the epoch that was known when they
+    /// were asked.
+    fn unless_older(
+        &self,
+        votes: &SentinelVotes,
+        winner: Endpoint,
+        before: u64,
+    ) -> Result<Endpoint, Failure> {
         let (count, epoch, _) = votes.named[&winner];
-        // Relaxed, also below: the number stands for itself.
-        let is_older = epoch > 0 && epoch < self.epoch.load(Ordering::Relaxed);
+        let latest = self.epoch.load(Ordering::Relaxed);
+        let is_older = epoch > 0 && epoch < latest;
+        if is_older && latest != before {
+            let text = "the sentinels named a later master meanwhile";
+            return Err(Failure::of(Class::Unreached, text));
+        }
         if is_older && count * 2 <= votes.all {
             let text = "the sentinels that answer name an earlier master, and are no majority";
             return Err(Failure::of(Class::Unreached, text));
         }
-        if epoch > 0 {
-            self.epoch.store(epoch, Ordering::Relaxed);
-        }
+        let known = &self.epoch;
+        let is_next = |now| (epoch > 0 && (now == latest || now < epoch)).then_some(epoch);
+        // It fails if another question has told more.
+        let _ = known.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_next);
         Ok(winner)
     }
 
@@ -276,6 +290,27 @@ mod tests {
         let votes = votes(3, said);
         assert_eq!(votes.decided(), None);
         assert_eq!(port(votes.outcome("x").ok()), Some(2));
+    }
+
+    /// Questions are asked side by side, by each lane, and the answers to an old one may be read last.
+    #[test]
+    fn answers_from_before_a_later_master_was_named_do_not_count() {
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let sentinels = Sentinels::from_urls(&urls, "", None).unwrap();
+        let named = |said: Vec<_>, before| {
+            let votes = votes(3, said);
+            let winner = votes.outcome("x").unwrap();
+            port(sentinels.unless_older(&votes, winner, before).ok())
+        };
+        let most = |port, epoch| vec![Some(master(port, epoch)), Some(master(port, epoch)), None];
+        let one = |port, epoch| vec![Some(master(port, epoch)), None, None];
+        assert_eq!(named(most(1, 5), 0), Some(1));
+        assert_eq!(named(most(2, 6), 5), Some(2));
+        assert_eq!(named(most(1, 5), 5), None, "it was asked before");
+        assert_eq!(named(one(1, 5), 6), None, "the later one is still known");
+        // As after a reset of all sentinels.
+        assert_eq!(named(most(1, 5), 6), Some(1));
+        assert_eq!(named(one(1, 5), 5), Some(1));
     }
 
     #[test]
