@@ -572,7 +572,8 @@ impl Lane {
             lane.rest();
         }
         self.disconnect(|_, _| true);
-        if self.window.is_awaited() {
+        // Its own task looks at the link, and so does who waits in `connect`, for the connection that came and went.
+        if self.window.is_awaited() || self.link.receiver_count() > 1 {
             self.wanted.notify_one();
         }
     }

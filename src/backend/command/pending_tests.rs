@@ -294,3 +294,32 @@ async fn a_command_ends_with_the_wait_of_its_caller_and_keeps_the_connection() {
     let now = lane.connected().map(|connected| connected.generation);
     assert_eq!(now, Some(generation));
 }
+
+/// It is not a command of the window, and was not polled in between.
+#[tokio::test]
+async fn who_waits_for_a_connection_that_came_and_was_given_up_gets_the_next_one() {
+    let timeout = Duration::from_secs(60);
+    let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
+    let lane = lane_to(dialer, timeout, Clock::system(), &Handle::current());
+    let mut connecting = Box::pin(lane.connect());
+    assert!((&mut connecting).now_or_never().is_none());
+    while lane.connected().is_none() {
+        tokio::task::yield_now().await;
+    }
+    lane.rest();
+    let connected = tokio::time::timeout(timeout / 6, connecting).await;
+    let connected = connected.expect("it connects again").ok();
+    assert_eq!(connected.map(|connected| connected.generation), Some(2));
+}
+
+/// What nobody waits for stays unconnected.
+#[tokio::test]
+async fn a_lane_that_rests_does_not_connect_again_by_itself() {
+    let timeout = Duration::from_secs(60);
+    let dialer = Dialer::from_url(&silent_server().await, None).unwrap();
+    let lane = lane_to(dialer, timeout, Clock::system(), &Handle::current());
+    assert!(lane.connect().await.is_ok());
+    lane.rest();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(lane.connected().is_none());
+}
