@@ -1,6 +1,7 @@
 //! A subscriber that panics, which is the application's own fault, costs the acquire. It must not cost the lock: the
 //! watchdog would keep it for ever.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use watchlock_support::eventually;
 use watchlock_support::server::RedisServer;
 
 use super::{Text, unheard};
-use crate::common::{LONG, clean, connect_short, soon};
+use crate::common::{LONG, clean, connect_short, poll_once, soon, subscribed};
 
 /// Where a subscriber panics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,4 +229,23 @@ async fn a_subscriber_that_panics_costs_no_lock_of_several() {
         ended(&panics, async move { all.lock().await }).await;
         clean(&server).await;
     }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_panics_leaves_no_waiter_that_is_gone() {
+    let _unheard = unheard().await;
+    let server = RedisServer::start();
+    let (client, other) = (connect_short(&server).await, connect_short(&server).await);
+    let held = other.get_lock("busy").lock().await.unwrap();
+    let (panics, _subscriber) = panicking();
+    let lock = client.get_lock("busy");
+    let mut waiting = Box::pin(lock.lock());
+    assert!(poll_once(&mut waiting).await.is_none());
+    subscribed(&server, "busy").await;
+    panics.arm(At::Record, "acquire");
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(waiting)));
+    assert!(dropped.is_err() && !panics.is_armed());
+    eventually("nobody waits", LONG, async || client.stats().waiters == 0).await;
+    held.unlock().await.unwrap();
+    clean(&server).await;
 }

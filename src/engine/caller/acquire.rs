@@ -471,10 +471,6 @@ impl Drop for Waiting<'_> {
         if self.ticket.is_collected() {
             return;
         }
-        // A client that closes has failed it.
-        if !self.core.is_closing() {
-            self.is_over("abandoned");
-        }
         // Dropped last, when no lock is held: it may own a guard of the same lock.
         let _waker = self.ticket.take_waker();
         let names = self.ticket.request.kind.names();
@@ -487,6 +483,10 @@ impl Drop for Waiting<'_> {
         }
         if let Some(hold) = uncollected {
             drop_level(self.core, &self.ticket.request.entered(hold));
+        }
+        // Behind all that must be done: a subscriber or a recorder may panic. A client that closes has failed it.
+        if !self.core.is_closing() {
+            self.is_over("abandoned");
         }
     }
 }
