@@ -56,7 +56,7 @@ async fn busy_is_1_or_what_was_chosen_and_the_command_does_not_run() {
 async fn usage_is_64_and_nothing_is_written() {
     let server = RedisServer::start();
     let nested = r#"["y","x"]"#;
-    let wrong: [&[&str]; 22] = [
+    let wrong: [&[&str]; 23] = [
         &[],
         &["run"],
         &["run", "x"],
