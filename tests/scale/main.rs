@@ -277,7 +277,7 @@ async fn holds_are_renewed_before_those_that_are_lost_are_cleaned_up() {
     let (clock, ahead) = Clock::driven();
     let builder = Client::builder(&server.url()).clock(clock);
     let client = builder.watchdog_lease(AGES).connect().await.unwrap();
-    let lease = AGES - Duration::from_secs(10);
+    let lease = AGES.saturating_sub(Duration::from_secs(10));
     let mut lost = Vec::new();
     for first in (0..LOST).step_by(500) {
         let locks = (first..first + 500).map(|name| client.get_lock(&format!("lost-{name}")));
@@ -285,7 +285,7 @@ async fn holds_are_renewed_before_those_that_are_lost_are_cleaned_up() {
         lost.extend(join_all(held).await);
     }
     let live = hold_all(&client, 0..10).await;
-    let left = live[0].valid_for() - Duration::from_secs(3);
+    let left = live[0].valid_for().saturating_sub(Duration::from_secs(3));
     ahead.advance(left);
     eventually("all others are lost", AGES, async || {
         client.stats().lost >= LOST as u64
