@@ -77,7 +77,7 @@ pub(crate) struct Gate<C> {
     own_seats: BTreeMap<u64, Seat<C>>,
     /// The grants that were delivered and may not be collected yet, in the order in which they are taken back.
     uncollected: VecDeque<Uncollected>,
-    queue: Queue<Arc<Ticket>>,
+    queue: Queue,
     /// Wakes the keeper's job when something changes at the gate. It stores one permit.
     job: Option<Arc<Notify>>,
     last_answer: LastAnswer,

@@ -210,22 +210,6 @@ impl Uncollected {
     }
 }
 
-impl Queued for Arc<Ticket> {
-    fn entry(&self) -> QueueEntry {
-        QueueEntry {
-            number: self.number,
-            end: match self.request.patience {
-                Patience::Once => Some(self.request.since),
-                Patience::Until(end) => Some(end),
-                Patience::Forever => None,
-            },
-            owner: self.request.owner_number(),
-            listens: self.listens(),
-            writes: self.request.kind.commands.leaves_notes(),
-        }
-    }
-}
-
 impl Ticket {
     pub(crate) fn new(number: u64, request: Request) -> Arc<Self> {
         Arc::new(Self {
@@ -416,6 +400,15 @@ impl Ticket {
         long && !self.self_wait_reported.swap(true, Ordering::Relaxed)
     }
 
+    /// When its wait ends, unless it is for ever.
+    fn end(&self) -> Option<Moment> {
+        match self.request.patience {
+            Patience::Once => Some(self.request.since),
+            Patience::Until(end) => Some(end),
+            Patience::Forever => None,
+        }
+    }
+
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         match self.request.patience {
             Patience::Once => true,
@@ -425,27 +418,10 @@ impl Ticket {
     }
 }
 
-/// What the queue knows of a waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct QueueEntry {
-    /// Numbers grow by arrival.
-    pub(super) number: u64,
-    /// When the wait ends, unless it is for ever.
-    pub(super) end: Option<Moment>,
-    /// The owner's number, if there is one.
-    pub(super) owner: Option<u64>,
-    /// Whether messages are to wake it.
-    pub(super) listens: bool,
-    /// Whether it wants exclusively what others share.
-    pub(super) writes: bool,
-}
-
-pub(super) trait Queued {
-    fn entry(&self) -> QueueEntry;
-}
-
-pub(super) struct Queue<T> {
-    waiters: BTreeMap<u64, T>,
+#[derive(Default)]
+pub(super) struct Queue {
+    /// By their numbers.
+    waiters: BTreeMap<u64, Arc<Ticket>>,
     listeners: usize,
     /// None before the first waiter: most gates never have one, and there is a gate for every hold.
     index: Option<Box<QueueIndex>>,
@@ -459,17 +435,7 @@ struct QueueIndex {
     writers: BTreeSet<u64>,
 }
 
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        Self {
-            waiters: BTreeMap::new(),
-            listeners: 0,
-            index: None,
-        }
-    }
-}
-
-impl<T: Queued> Queue<T> {
+impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
@@ -483,7 +449,7 @@ impl<T: Queued> Queue<T> {
         self.waiters.len()
     }
 
-    pub(super) fn head(&self) -> Option<&T> {
+    pub(super) fn head(&self) -> Option<&Arc<Ticket>> {
         self.waiters.first_key_value().map(|(_, first)| first)
     }
 
@@ -491,52 +457,52 @@ impl<T: Queued> Queue<T> {
         self.waiters.contains_key(&number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Ticket>> {
         self.waiters.values()
     }
 
     /// Inserts in the order of arrival, so a head that tried in vain goes back to the front.
-    pub(super) fn insert(&mut self, waiter: T) {
-        let entry = waiter.entry();
-        let number = entry.number;
+    pub(super) fn insert(&mut self, waiter: Arc<Ticket>) {
+        let number = waiter.number;
         let index = self.index.get_or_insert_default();
-        index.ends.extend(entry.end.map(|end| (end, number)));
-        let owned = entry.owner.map(|owner| (owner, number));
-        index.owners.extend(owned);
-        index.writers.extend(entry.writes.then_some(number));
+        index.ends.extend(waiter.end().map(|end| (end, number)));
+        let owner = waiter.request.owner_number();
+        index.owners.extend(owner.map(|owner| (owner, number)));
+        let writes = waiter.request.kind.commands.leaves_notes();
+        index.writers.extend(writes.then_some(number));
+        let listens = waiter.listens();
         if self.waiters.insert(number, waiter).is_none() {
-            self.listeners += usize::from(entry.listens);
+            self.listeners += usize::from(listens);
         }
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Arc<Ticket>> {
         let waiter = self.waiters.remove(&number)?;
-        let entry = waiter.entry();
-        self.listeners -= usize::from(entry.listens);
+        self.listeners -= usize::from(waiter.listens());
         let index = self.index.as_mut()?;
-        if let Some(end) = entry.end {
+        if let Some(end) = waiter.end() {
             index.ends.remove(&(end, number));
         }
-        if let Some(owner) = entry.owner {
+        if let Some(owner) = waiter.request.owner_number() {
             index.owners.remove(&(owner, number));
         }
         index.writers.remove(&number);
         Some(waiter)
     }
 
-    pub(super) fn first_writer(&self) -> Option<&T> {
+    pub(super) fn first_writer(&self) -> Option<&Arc<Ticket>> {
         self.waiters.get(self.index.as_ref()?.writers.first()?)
     }
 
     /// All who wait ahead of the first writer.
-    pub(super) fn readers(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn readers(&self) -> impl Iterator<Item = &Arc<Ticket>> {
         let writers = self.index.as_ref().and_then(|index| index.writers.first());
         let end = writers.copied().unwrap_or(u64::MAX);
         self.waiters.range(..end).map(|(_, waiter)| waiter)
     }
 
     /// The first reader behind `number`, if no writer is ahead of it.
-    pub(super) fn next_reader(&self, number: u64) -> Option<&T> {
+    pub(super) fn next_reader(&self, number: u64) -> Option<&Arc<Ticket>> {
         let index = self.index.as_ref()?;
         let end = index.writers.first().copied().unwrap_or(u64::MAX);
         let behind = (
@@ -547,7 +513,7 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Takes out a waiter whose wait is over at `now`, if there is one.
-    pub(super) fn take_late(&mut self, now: Moment) -> Option<T> {
+    pub(super) fn take_late(&mut self, now: Moment) -> Option<Arc<Ticket>> {
         let (end, number) = *self.index.as_ref()?.ends.first()?;
         if end > now {
             return None;
@@ -556,14 +522,14 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Takes out a waiter of `owner`, if there is one.
-    pub(super) fn take_of(&mut self, owner: u64) -> Option<T> {
+    pub(super) fn take_of(&mut self, owner: u64) -> Option<Arc<Ticket>> {
         let owners = &self.index.as_ref()?.owners;
         let (_, number) = *owners.range((owner, 0)..=(owner, u64::MAX)).next()?;
         self.remove(number)
     }
 
     /// Takes out all that `chosen` is true for. Walks the whole queue.
-    pub(super) fn take_if(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
+    pub(super) fn take_if(&mut self, mut chosen: impl FnMut(&Ticket) -> bool) -> Vec<Arc<Ticket>> {
         let waiters = self.waiters.iter();
         let numbers: Vec<u64> = waiters
             .filter(|(_, waiter)| chosen(waiter))
