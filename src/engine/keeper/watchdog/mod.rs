@@ -69,7 +69,7 @@ struct ByNode {
 }
 
 struct NodeRenewals {
-    queue: RenewalQueue<Arc<Hold>>,
+    queue: RenewalQueue,
     /// Verify all holds of the node once its renewals do not fail any more.
     unverified: bool,
 }
@@ -84,12 +84,11 @@ impl NodeRenewals {
 impl ByNode {
     fn of(&mut self, node: u32, core: &Core) -> &mut NodeRenewals {
         self.nodes.entry(node).or_insert_with(|| {
-            let (config, clock) = (&core.config, core.config.clock.clone());
-            let end = move |hold: &Arc<Hold>| hold.asked_until(|| clock.now());
+            let config = &core.config;
             let longest = config.command_timeout;
             let shortest = longest.min(config.watchdog_lease / 4);
             NodeRenewals {
-                queue: RenewalQueue::new(config.backoff, shortest..=longest, end),
+                queue: RenewalQueue::new(config.backoff, shortest..=longest, config.clock.clone()),
                 unverified: false,
             }
         })
@@ -277,7 +276,7 @@ impl Watchdog {
                     core.post(Mail::Lost(Arc::clone(hold), reason));
                 }
                 let node = renewals.of(node_of(core, hold), core);
-                node.queue.want(hold.number, Arc::clone(hold), again);
+                node.queue.want(hold, again);
             }
         }
     }
@@ -320,7 +319,7 @@ impl Watchdog {
     }
 
     /// Asks Redis for the holds of one batch, and records the outcomes.
-    async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch<Arc<Hold>>) {
+    async fn renew_batch(self: Arc<Self>, node: u32, batch: RenewalBatch) {
         let RenewalBatch { holds, timeout } = batch;
         let asking = Asking {
             core: &self.core,
@@ -328,41 +327,39 @@ impl Watchdog {
             late: Mutex::default(),
         };
         let answers = asking.together(&holds).await;
-        let alone = |(number, hold, answer): (u64, Arc<Hold>, Option<Result<(), Failure>>)| {
+        let alone = |(hold, answer): (Arc<Hold>, Option<Result<(), Failure>>)| {
             let asking = &asking;
             async move {
                 let verified = match answer {
                     Some(verified) => verified,
                     None => asking.alone(&hold).await,
                 };
-                (number, hold, verified.err())
+                (hold, verified.err())
             }
         };
-        let answered = holds.into_iter().zip(answers);
-        let answers =
-            join_all(answered.map(|((number, hold), answer)| alone((number, hold, answer)))).await;
-        for _ in answers.iter().filter(|(.., failure)| failure.is_some()) {
+        let answers = join_all(holds.into_iter().zip(answers).map(alone)).await;
+        for _ in answers.iter().filter(|(_, failure)| failure.is_some()) {
             self.core.config.metrics.renewal("failed");
         }
-        let failure = answers.iter().find_map(|(.., failure)| failure.clone());
+        let failure = answers.iter().find_map(|(_, failure)| failure.clone());
         let late = asking.late.into_inner();
         // That a hold is gone proves nothing: the script may return before the command that Redis refuses.
         let is_renewed = |hold: &Hold, failure: &Option<Failure>| {
             failure.is_none() && hold.phase() == Phase::Held
         };
         let mut outcomes = answers.iter();
-        let answered = outcomes.any(|(_, hold, failure)| is_renewed(hold, failure));
+        let answered = outcomes.any(|(hold, failure)| is_renewed(hold, failure));
         self.record(node, failure, answered, |queue| {
-            for (number, hold, failure) in &answers {
+            for (hold, failure) in &answers {
                 if failure.is_none() && self.is_due_again(hold) {
-                    queue.want(*number, Arc::clone(hold), true);
+                    queue.want(hold, true);
                 }
             }
-            let outcomes = answers.into_iter().map(|(number, hold, failure)| {
+            let outcomes = answers.into_iter().map(|(hold, failure)| {
                 let outcome = failure.map_or(RenewalOutcome::Answered, |failure| {
                     outcome_of(&failure, timeout)
                 });
-                (number, hold, outcome)
+                (hold, outcome)
             });
             queue.answered(outcomes, self.core.now());
         });
@@ -388,7 +385,7 @@ impl Watchdog {
         node: u32,
         failure: Option<Failure>,
         answered: bool,
-        record: impl FnOnce(&mut RenewalQueue<Arc<Hold>>),
+        record: impl FnOnce(&mut RenewalQueue),
     ) {
         let verifies_all = {
             let mut renewals = self.renewals.lock();
@@ -534,9 +531,10 @@ struct Asking<'a> {
 impl Asking<'_> {
     /// Asks for many holds in one pipeline, and acts on the answers. A hold without a result must be asked for alone: it
     /// is at another node, or its slot migrates and its keys are at two nodes.
-    async fn together(&self, holds: &[(u64, Arc<Hold>)]) -> Vec<Option<Result<(), Failure>>> {
-        let asked = holds.iter();
-        let asked = asked.map(|(_, hold)| RenewalQuestion::about(self.core, hold));
+    async fn together(&self, holds: &[Arc<Hold>]) -> Vec<Option<Result<(), Failure>>> {
+        let asked = holds
+            .iter()
+            .map(|hold| RenewalQuestion::about(self.core, hold));
         let questions: Vec<_> = asked.collect();
         let calls = questions.iter().map(|asked| (&*asked.hold, asked.call()));
         let may = !self.core.backend.keepers.acknowledges();

@@ -14,10 +14,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::{Backoff, Delays};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
+use crate::engine::hold::Hold;
 
 /// How many holds a batch has: about as many commands as the queue of a connection takes at once.
 pub(crate) const BATCH: usize = 1000;
@@ -31,10 +33,9 @@ const LEAST: Duration = Duration::from_millis(10);
 /// The least that the pause after a failure is cut to for a hold that ends soon.
 const HURRY: Duration = Duration::from_millis(50);
 
-/// Holds that are asked for together, with their numbers.
-#[derive(Debug)]
-pub(super) struct RenewalBatch<T> {
-    pub(super) holds: Vec<(u64, T)>,
+/// Holds that are asked for together.
+pub(super) struct RenewalBatch {
+    pub(super) holds: Vec<Arc<Hold>>,
     /// How long to wait for the answers before another try: short enough to leave time for it.
     pub(super) timeout: Duration,
 }
@@ -58,36 +59,29 @@ enum RenewalState {
     Asked { again: bool },
 }
 
-/// When a hold ends; `None` once it has ended.
-type EndOf<T> = Box<dyn Fn(&T) -> Option<Moment> + Send>;
-
-/// The holds to ask for. Each has a number; `wanted` and `later` are sorted by a moment first.
-pub(super) struct RenewalQueue<T> {
+/// The holds to ask for, by their numbers; `wanted` and `later` are sorted by a moment first.
+pub(super) struct RenewalQueue {
     backoff: Backoff,
     timeouts: RangeInclusive<Duration>,
-    end: EndOf<T>,
+    clock: Clock,
     states: HashMap<u64, RenewalState>,
     /// By when the hold ends.
-    wanted: BTreeMap<(Moment, u64), T>,
+    wanted: BTreeMap<(Moment, u64), Arc<Hold>>,
     /// By the moment before which the hold is not asked for.
-    later: BTreeMap<(Moment, u64), T>,
+    later: BTreeMap<(Moment, u64), Arc<Hold>>,
     refused: HashSet<u64>,
     /// While whole batches fail: the pauses between them, and when the next may be sent.
     outage: Option<(Delays, Moment)>,
     in_flight: usize,
 }
 
-impl<T> RenewalQueue<T> {
-    /// `timeouts`: the shortest and the longest wait for an answer. `end`: when a hold ends; `None` once it has ended.
-    pub(super) fn new(
-        backoff: Backoff,
-        timeouts: RangeInclusive<Duration>,
-        end: impl Fn(&T) -> Option<Moment> + Send + 'static,
-    ) -> Self {
+impl RenewalQueue {
+    /// `timeouts`: the shortest and the longest wait for an answer.
+    pub(super) fn new(backoff: Backoff, timeouts: RangeInclusive<Duration>, clock: Clock) -> Self {
         Self {
             backoff,
             timeouts,
-            end: Box::new(end),
+            clock,
             states: HashMap::new(),
             wanted: BTreeMap::new(),
             later: BTreeMap::new(),
@@ -98,16 +92,16 @@ impl<T> RenewalQueue<T> {
     }
 
     /// Queues a hold. If it is in a batch by now, it is asked for once more only with `again`.
-    pub(super) fn want(&mut self, number: u64, hold: T, again: bool) {
-        match self.states.get_mut(&number) {
-            None => self.queue(number, hold),
+    pub(super) fn want(&mut self, hold: &Arc<Hold>, again: bool) {
+        match self.states.get_mut(&hold.number) {
+            None => self.queue(Arc::clone(hold)),
             Some(RenewalState::Asked { again: once_more }) => *once_more |= again,
             Some(RenewalState::Queued) => {}
         }
     }
 
     /// Takes the next batch, if one may be sent now.
-    pub(super) fn take(&mut self, now: Moment) -> Option<RenewalBatch<T>> {
+    pub(super) fn take(&mut self, now: Moment) -> Option<RenewalBatch> {
         let batch = self.next_batch(now);
         if self.in_flight == 0 && self.states.is_empty() {
             // No hold is left that cannot be renewed.
@@ -116,7 +110,7 @@ impl<T> RenewalQueue<T> {
         batch
     }
 
-    fn next_batch(&mut self, now: Moment) -> Option<RenewalBatch<T>> {
+    fn next_batch(&mut self, now: Moment) -> Option<RenewalBatch> {
         if !self.may_ask(now) {
             return None;
         }
@@ -128,20 +122,20 @@ impl<T> RenewalQueue<T> {
         while holds.len() < most
             && let Some(end) = self.next_end()
             && self.timeout(end, now) <= timeout * 2
-            && let Some(((_, number), hold)) = self.wanted.pop_first()
+            && let Some((_, hold)) = self.wanted.pop_first()
         {
-            holds.push((number, hold));
+            holds.push(hold);
         }
         if self.is_failing()
             && let Some((end, any)) = self.any()
             && self.timeout(end, now) <= timeout * 2
             && let Some(hold) = self.wanted.remove(&(end, any))
         {
-            holds.push((any, hold));
+            holds.push(hold);
         }
-        for (number, _) in &holds {
-            self.states
-                .insert(*number, RenewalState::Asked { again: false });
+        for hold in &holds {
+            let asked = RenewalState::Asked { again: false };
+            self.states.insert(hold.number, asked);
         }
         self.in_flight += 1;
         Some(RenewalBatch { holds, timeout })
@@ -153,29 +147,29 @@ impl<T> RenewalQueue<T> {
         let from = fastrand::u64(first.0.as_nanos()..=last.0.as_nanos());
         let mut later = self.wanted.range((Moment::from_nanos(from), 0)..);
         let (&(end, number), hold) = later.next()?;
-        ((self.end)(hold) == Some(end)).then_some((end, number))
+        (self.end_of(hold) == Some(end)).then_some((end, number))
     }
 
     /// Records the outcomes of a batch.
     pub(super) fn answered(
         &mut self,
-        holds: impl Iterator<Item = (u64, T, RenewalOutcome)>,
+        holds: impl Iterator<Item = (Arc<Hold>, RenewalOutcome)>,
         now: Moment,
     ) {
         self.in_flight -= 1;
         let (mut answered, mut failed, mut refused) = (false, Vec::new(), Vec::new());
-        for (number, hold, outcome) in holds {
-            let state = self.states.remove(&number);
+        for (hold, outcome) in holds {
+            let state = self.states.remove(&hold.number);
             match outcome {
                 RenewalOutcome::Answered => {
                     answered = true;
-                    self.refused.remove(&number);
+                    self.refused.remove(&hold.number);
                     if matches!(state, Some(RenewalState::Asked { again: true })) {
-                        self.queue(number, hold);
+                        self.queue(hold);
                     }
                 }
-                RenewalOutcome::Refused => refused.push((number, hold)),
-                RenewalOutcome::Failed => failed.push((number, hold)),
+                RenewalOutcome::Refused => refused.push(hold),
+                RenewalOutcome::Failed => failed.push(hold),
             }
         }
         // A single refusal says nothing about other holds, unless calls fail anyway.
@@ -183,12 +177,12 @@ impl<T> RenewalQueue<T> {
         let holds = failed.into_iter().chain(refused);
         if answered || is_single {
             self.outage = None;
-            for (number, hold) in holds {
-                self.postpone(number, hold, now);
+            for hold in holds {
+                self.postpone(hold, now);
             }
         } else {
-            for (number, hold) in holds {
-                self.queue(number, hold);
+            for hold in holds {
+                self.queue(hold);
             }
             self.fail(now);
         }
@@ -243,34 +237,39 @@ impl<T> RenewalQueue<T> {
         (now.until(end) / 2).max(least).min(most)
     }
 
-    fn queue(&mut self, number: u64, hold: T) {
-        let Some(end) = (self.end)(&hold) else {
-            self.refused.remove(&number);
-            return;
-        };
-        self.states.insert(number, RenewalState::Queued);
-        self.wanted.insert((end, number), hold);
+    /// When a hold ends; `None` once it has ended.
+    fn end_of(&self, hold: &Hold) -> Option<Moment> {
+        hold.asked_until(|| self.clock.now())
     }
 
-    fn postpone(&mut self, number: u64, hold: T, now: Moment) {
-        let Some(end) = (self.end)(&hold) else {
-            self.refused.remove(&number);
+    fn queue(&mut self, hold: Arc<Hold>) {
+        let Some(end) = self.end_of(&hold) else {
+            self.refused.remove(&hold.number);
             return;
         };
-        self.refused.insert(number);
-        self.states.insert(number, RenewalState::Queued);
+        self.states.insert(hold.number, RenewalState::Queued);
+        self.wanted.insert((end, hold.number), hold);
+    }
+
+    fn postpone(&mut self, hold: Arc<Hold>, now: Moment) {
+        let Some(end) = self.end_of(&hold) else {
+            self.refused.remove(&hold.number);
+            return;
+        };
+        self.refused.insert(hold.number);
+        self.states.insert(hold.number, RenewalState::Queued);
         let longest = self.backoff.cap_delay().max(LEAST);
         let delay = (now.until(end) / 4).clamp(LEAST, longest);
-        self.later.insert((now + delay, number), hold);
+        self.later.insert((now + delay, hold.number), hold);
     }
 
     fn queue_due(&mut self, now: Moment) {
         while let Some(entry) = self.later.first_entry()
             && entry.key().0 <= now
         {
-            let ((_, number), hold) = entry.remove_entry();
-            self.states.remove(&number);
-            self.queue(number, hold);
+            let hold = entry.remove();
+            self.states.remove(&hold.number);
+            self.queue(hold);
         }
     }
 
@@ -278,12 +277,12 @@ impl<T> RenewalQueue<T> {
     fn next_end(&mut self) -> Option<Moment> {
         loop {
             let (&(known, number), hold) = self.wanted.first_key_value()?;
-            if (self.end)(hold) == Some(known) {
+            if self.end_of(hold) == Some(known) {
                 return Some(known);
             }
             let hold = self.wanted.remove(&(known, number))?;
             self.states.remove(&number);
-            self.queue(number, hold);
+            self.queue(hold);
         }
     }
 

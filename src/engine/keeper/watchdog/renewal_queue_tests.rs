@@ -1,59 +1,68 @@
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 
 use super::*;
-
-/// When it ends; 0 once it has.
-type Cell = Arc<AtomicU64>;
+use crate::engine::hold::state::Level;
+use crate::engine::made_tests;
+use crate::error::LostReason;
+use crate::lease::Term;
 
 fn at(ms: u64) -> Moment {
     Moment::default() + Duration::from_millis(ms)
 }
 
-fn end_of(cell: &Cell) -> Option<Moment> {
-    let ms = cell.load(Ordering::Relaxed);
-    (ms > 0).then(|| at(ms))
+fn until(ms: u64) -> Term {
+    Term {
+        sent_at: at(0),
+        valid_until: at(ms),
+        ends_at: at(ms),
+    }
 }
 
-fn ending(ms: u64) -> Cell {
-    Arc::new(AtomicU64::new(ms))
+/// A hold that ends then.
+fn ending(number: u64, ms: u64) -> Arc<Hold> {
+    let hold = made_tests::hold(number);
+    assert!(hold.with(|state| state.grant(Level::Watchdog, until(ms), at(0))));
+    hold
 }
 
-fn queue() -> RenewalQueue<Cell> {
+/// It ends then, if that is later than it was to end.
+fn prolong(hold: &Hold, ms: u64) {
+    hold.with(|state| state.prolong(until(ms), at(0)));
+}
+
+fn end(hold: &Hold) {
+    assert!(hold.with(|state| state.lose(LostReason::Missing)));
+}
+
+fn queue() -> RenewalQueue {
     let timeouts = LEAST..=Duration::from_secs(1);
-    RenewalQueue::new(Backoff::new(), timeouts, end_of)
+    RenewalQueue::new(Backoff::new(), timeouts, Clock::system())
 }
 
-fn answer(
-    queue: &mut RenewalQueue<Cell>,
-    batch: RenewalBatch<Cell>,
-    outcome: RenewalOutcome,
-    now: Moment,
-) {
+fn answer(queue: &mut RenewalQueue, batch: RenewalBatch, outcome: RenewalOutcome, now: Moment) {
     let holds = batch.holds.into_iter();
-    queue.answered(holds.map(|(number, cell)| (number, cell, outcome)), now);
+    queue.answered(holds.map(|hold| (hold, outcome)), now);
 }
 
-fn numbers(batch: &RenewalBatch<Cell>) -> Vec<u64> {
-    batch.holds.iter().map(|(number, _)| *number).collect()
+fn numbers(batch: &RenewalBatch) -> Vec<u64> {
+    batch.holds.iter().map(|hold| hold.number).collect()
 }
 
 #[test]
 fn a_hold_in_a_batch_is_asked_for_once_more_and_not_at_the_same_time() {
     let mut queue = queue();
-    let cell = ending(60_000);
-    queue.want(1, Arc::clone(&cell), true);
+    let hold = ending(1, 60_000);
+    queue.want(&hold, true);
     let batch = queue.take(at(0)).unwrap();
     for _ in 0..5 {
-        queue.want(1, Arc::clone(&cell), true);
+        queue.want(&hold, true);
         assert!(queue.take(at(0)).is_none());
     }
     answer(&mut queue, batch, RenewalOutcome::Answered, at(1));
     let again = queue.take(at(1)).unwrap();
-    queue.want(1, cell, false);
+    queue.want(&hold, false);
     answer(&mut queue, again, RenewalOutcome::Answered, at(2));
     assert!(queue.take(at(2)).is_none(), "any answer serves a renewal");
     assert_eq!(queue.next(at(2)), Moment::NEVER);
@@ -63,9 +72,9 @@ fn a_hold_in_a_batch_is_asked_for_once_more_and_not_at_the_same_time() {
 fn one_near_its_end_goes_alone_and_first() {
     let mut queue = queue();
     for number in 0..10 {
-        queue.want(number, ending(60_000), false);
+        queue.want(&ending(number, 60_000), false);
     }
-    queue.want(10, ending(90), false);
+    queue.want(&ending(10, 90), false);
     let urgent = queue.take(at(0)).unwrap();
     assert_eq!(numbers(&urgent), [10]);
     assert_eq!(urgent.timeout, Duration::from_millis(45));
@@ -78,7 +87,7 @@ fn one_near_its_end_goes_alone_and_first() {
 fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
     let mut queue = queue();
     for number in 0..(BATCH * IN_FLIGHT) as u64 {
-        queue.want(number, ending(3_600_000), false);
+        queue.want(&ending(number, 3_600_000), false);
     }
     let out: Vec<_> = std::iter::from_fn(|| queue.take(at(0))).collect();
     assert_eq!(out.len(), IN_FLIGHT);
@@ -106,16 +115,17 @@ fn while_calls_fail_there_is_one_at_a_time_and_ever_more_rarely() {
 #[test]
 fn one_whose_call_fails_beside_another_that_is_answered_stops_nobody() {
     let mut queue = queue();
-    queue.want(1, ending(1_000), false);
-    queue.want(2, ending(1_100), false);
+    queue.want(&ending(1, 1_000), false);
+    queue.want(&ending(2, 1_100), false);
     let RenewalBatch { holds, .. } = queue.take(at(0)).unwrap();
     let outcome = |number| match number {
         1 => RenewalOutcome::Failed,
         _ => RenewalOutcome::Answered,
     };
-    let outcomes = holds
-        .into_iter()
-        .map(|(number, hold)| (number, hold, outcome(number)));
+    let outcomes = holds.into_iter().map(|hold| {
+        let outcome = outcome(hold.number);
+        (hold, outcome)
+    });
     queue.answered(outcomes, at(0));
     assert!(queue.has_trouble() && !queue.is_failing());
     assert_eq!(queue.next(at(0)), at(250), "a quarter of what is left");
@@ -127,7 +137,7 @@ fn one_whose_call_fails_beside_another_that_is_answered_stops_nobody() {
 fn a_batch_that_is_refused_as_a_whole_is_an_outage() {
     let mut queue = queue();
     for number in 0..10_000 {
-        queue.want(number, ending(60_000), false);
+        queue.want(&ending(number, 60_000), false);
     }
     let mut asked = 0;
     let mut now = at(0);
@@ -147,7 +157,7 @@ fn a_batch_that_is_refused_as_a_whole_is_an_outage() {
 fn a_silence_near_the_end_does_not_end_an_outage() {
     let mut queue = queue();
     for number in 0..10_000 {
-        queue.want(number, ending(1_000), false);
+        queue.want(&ending(number, 1_000), false);
     }
     let batch = queue.take(at(0)).unwrap();
     answer(&mut queue, batch, RenewalOutcome::Failed, at(333));
@@ -169,21 +179,21 @@ fn a_silence_near_the_end_does_not_end_an_outage() {
 fn while_calls_fail_another_is_asked_for_as_well() {
     for _ in 0..20 {
         let mut queue = queue();
-        queue.want(1, ending(60_000), false);
+        queue.want(&ending(1, 60_000), false);
         let alone = queue.take(at(0)).unwrap();
         answer(&mut queue, alone, RenewalOutcome::Failed, at(0));
         for number in 2..2_000 {
-            queue.want(number, ending(60_000 + number), false);
+            queue.want(&ending(number, 60_000 + number), false);
         }
         let now = queue.next(at(0));
         let both = queue.take(now).unwrap();
-        assert_eq!((both.holds.len(), both.holds[0].0), (2, 1));
-        let outcomes = both.holds.into_iter().map(|(number, hold)| {
-            let outcome = match number {
+        assert_eq!((both.holds.len(), both.holds[0].number), (2, 1));
+        let outcomes = both.holds.into_iter().map(|hold| {
+            let outcome = match hold.number {
                 1 => RenewalOutcome::Failed,
                 _ => RenewalOutcome::Answered,
             };
-            (number, hold, outcome)
+            (hold, outcome)
         });
         queue.answered(outcomes, now);
         assert!(!queue.is_failing());
@@ -195,7 +205,7 @@ fn while_calls_fail_another_is_asked_for_as_well() {
 fn a_late_answer_ends_an_outage() {
     let mut queue = queue();
     for number in 0..10 {
-        queue.want(number, ending(60_000), false);
+        queue.want(&ending(number, 60_000), false);
     }
     let batch = queue.take(at(0)).unwrap();
     answer(&mut queue, batch, RenewalOutcome::Failed, at(1_000));
@@ -209,8 +219,8 @@ fn a_late_answer_ends_an_outage() {
 #[test]
 fn a_hold_that_is_never_answered_for_is_asked_for_three_times_in_a_lease() {
     let ms = Duration::from_millis;
-    let mut queue = RenewalQueue::new(Backoff::new(), ms(300)..=ms(60_000), end_of);
-    queue.want(1, ending(1_200), false);
+    let mut queue = RenewalQueue::new(Backoff::new(), ms(300)..=ms(60_000), Clock::system());
+    queue.want(&ending(1, 1_200), false);
     let (mut now, mut tries) = (at(400), 0);
     while now < at(1_200) {
         let batch = queue.take(now).unwrap();
@@ -225,12 +235,12 @@ fn a_hold_that_is_never_answered_for_is_asked_for_three_times_in_a_lease() {
 #[test]
 fn one_that_is_refused_for_itself_stops_nobody() {
     let mut queue = queue();
-    queue.want(1, ending(1_000), false);
+    queue.want(&ending(1, 1_000), false);
     let batch = queue.take(at(0)).unwrap();
     answer(&mut queue, batch, RenewalOutcome::Refused, at(0));
     assert!(queue.has_trouble());
     assert_eq!(queue.next(at(0)), at(250));
-    queue.want(2, ending(60_000), false);
+    queue.want(&ending(2, 60_000), false);
     assert_eq!(numbers(&queue.take(at(0)).unwrap()), [2]);
     assert_eq!(numbers(&queue.take(at(250)).unwrap()), [1]);
 }
@@ -238,11 +248,11 @@ fn one_that_is_refused_for_itself_stops_nobody() {
 #[test]
 fn one_that_has_ended_or_lasts_longer_by_now_is_seen_when_its_turn_comes() {
     let mut queue = queue();
-    let (gone, longer) = (ending(100), ending(200));
-    queue.want(1, Arc::clone(&gone), false);
-    queue.want(2, Arc::clone(&longer), false);
-    gone.store(0, Ordering::Relaxed);
-    longer.store(60_000, Ordering::Relaxed);
+    let (gone, longer) = (ending(1, 100), ending(2, 200));
+    queue.want(&gone, false);
+    queue.want(&longer, false);
+    end(&gone);
+    prolong(&longer, 60_000);
     let batch = queue.take(at(0)).unwrap();
     assert_eq!(numbers(&batch), [2]);
     assert_eq!(batch.timeout, Duration::from_secs(1));
@@ -254,7 +264,7 @@ fn batches_are_full_and_no_more_are_out_than_may_be() {
     let mut queue = queue();
     let all = (BATCH * IN_FLIGHT) as u64 + 1;
     for number in 0..all {
-        queue.want(number, ending(3_600_000), false);
+        queue.want(&ending(number, 3_600_000), false);
     }
     let mut out: Vec<_> = std::iter::from_fn(|| queue.take(at(0))).collect();
     assert_eq!(out.len(), IN_FLIGHT);
@@ -274,19 +284,19 @@ fn batches_are_full_and_no_more_are_out_than_may_be() {
 fn it_is_idle_when_nothing_is_asked_for_and_nothing_is_amiss() {
     let mut queue = queue();
     assert!(queue.is_idle() && !queue.is_failing());
-    queue.want(1, ending(60_000), false);
+    queue.want(&ending(1, 60_000), false);
     assert!(!queue.is_idle(), "it is to be asked for");
     let batch = queue.take(at(0)).unwrap();
     assert!(!queue.is_idle(), "it is asked for");
     answer(&mut queue, batch, RenewalOutcome::Answered, at(0));
     assert!(queue.is_idle());
-    let cell = ending(60_000);
-    queue.want(2, Arc::clone(&cell), false);
+    let hold = ending(2, 60_000);
+    queue.want(&hold, false);
     let batch = queue.take(at(0)).unwrap();
-    cell.store(0, Ordering::Relaxed);
+    end(&hold);
     answer(&mut queue, batch, RenewalOutcome::Failed, at(0));
     assert!(queue.is_failing() && !queue.is_idle(), "that is remembered");
-    queue.want(3, ending(60_000), false);
+    queue.want(&ending(3, 60_000), false);
     let now = queue.next(at(0));
     let batch = queue.take(now).unwrap();
     answer(&mut queue, batch, RenewalOutcome::Answered, now);
@@ -297,7 +307,7 @@ fn it_is_idle_when_nothing_is_asked_for_and_nothing_is_amiss() {
 fn while_calls_fail_what_is_near_its_end_has_its_chances() {
     for _ in 0..20 {
         let mut queue = queue();
-        queue.want(0, ending(3_600_000), false);
+        queue.want(&ending(0, 3_600_000), false);
         let mut now = at(0);
         for _ in 0..10 {
             now = queue.next(now);
@@ -306,7 +316,7 @@ fn while_calls_fail_what_is_near_its_end_has_its_chances() {
         }
         now = queue.next(now);
         let batch = queue.take(now).unwrap();
-        queue.want(1, ending(now.as_nanos() / 1_000_000 + 400), false);
+        queue.want(&ending(1, now.as_nanos() / 1_000_000 + 400), false);
         answer(&mut queue, batch, RenewalOutcome::Failed, now);
         let next = now.until(queue.next(now));
         assert!(
@@ -344,15 +354,16 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let mut queue = queue();
-        let mut cells: HashMap<u64, Cell> = HashMap::new();
+        let mut holds: HashMap<u64, (Arc<Hold>, u64)> = HashMap::new();
         let mut now = at(1);
-        let mut out: Vec<RenewalBatch<Cell>> = Vec::new();
+        let mut out: Vec<RenewalBatch> = Vec::new();
         for step in steps {
             match step {
                 Step::Want(number, again) => {
-                    let fresh = || ending(now.as_nanos() / 1_000_000 + 100 + number * 40);
-                    let cell = cells.entry(number).or_insert_with(fresh);
-                    queue.want(number, Arc::clone(cell), again);
+                    let ms = now.as_nanos() / 1_000_000 + 100 + number * 40;
+                    let fresh = || (ending(number, ms), ms);
+                    let (hold, _) = holds.entry(number).or_insert_with(fresh);
+                    queue.want(hold, again);
                 }
                 Step::Take => {
                     let failing = queue.outage.is_some();
@@ -376,15 +387,14 @@ proptest! {
                     }
                 }
                 Step::Prolong(number) => {
-                    if let Some(cell) = cells.get(&number)
-                        && cell.load(Ordering::Relaxed) > 0
-                    {
-                        cell.fetch_add(500, Ordering::Relaxed);
+                    if let Some((hold, ms)) = holds.get_mut(&number) {
+                        *ms += 500;
+                        prolong(hold, *ms);
                     }
                 }
                 Step::End(number) => {
-                    if let Some(cell) = cells.remove(&number) {
-                        cell.store(0, Ordering::Relaxed);
+                    if let Some((hold, _)) = holds.remove(&number) {
+                        end(&hold);
                     }
                 }
                 Step::Pass(ms) => now = now + Duration::from_millis(ms),
