@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::stream::FuturesUnordered;
 
 use super::node::NodeTry;
-use super::rules::{BusyNodes, RoundOutcome, Vote, counted};
+use super::rules::{BusyNodes, NodeReport, RoundOutcome, counted};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -30,20 +30,6 @@ pub(super) struct Ballot {
     pub(super) young: Vec<LockGuard>,
     pub(super) reports: Vec<NodeReport>,
     pub(super) refused: Option<Error>,
-}
-
-/// How a node answered, for the round and for the text of an error.
-#[derive(Clone)]
-pub(super) enum NodeReport {
-    NotAsked,
-    /// It cannot be part of the quorum.
-    Unfit(&'static str),
-    NoAnswer,
-    Granted,
-    Young,
-    /// Until then, if known.
-    Busy(Option<Moment>),
-    Failed(Error),
 }
 
 impl Ballot {
@@ -71,15 +57,14 @@ impl Ballot {
 
     /// What the round comes to by the answers so far, and whether that is certain.
     pub(super) fn outcome(&self) -> (RoundOutcome, bool) {
-        let votes: Vec<_> = self.reports.iter().map(NodeReport::vote).collect();
-        counted(&votes, self.needed)
+        counted(&self.reports, self.needed)
     }
 
-    /// The places of the nodes with such a report.
-    pub(super) fn places(&self, is_such: fn(&NodeReport) -> bool) -> Vec<usize> {
+    /// The places of the nodes without an answer.
+    pub(super) fn unanswered(&self) -> Vec<usize> {
         let reports = self.reports.iter().enumerate();
-        let such = reports.filter(|(_, report)| is_such(report));
-        such.map(|(place, _)| place).collect()
+        let unanswered = reports.filter(|(_, report)| matches!(report, NodeReport::NoAnswer));
+        unanswered.map(|(place, _)| place).collect()
     }
 
     pub(super) fn found_busy(&self) -> BusyNodes {
@@ -116,19 +101,6 @@ impl Ballot {
             .collect();
         let cause: Box<dyn std::error::Error + Send + Sync> = reports.join(", ").into();
         Error::no_quorum(reached, self.needed, cause.into())
-    }
-}
-
-impl NodeReport {
-    fn vote(&self) -> Vote {
-        match self {
-            Self::NoAnswer => Vote::Open,
-            Self::Granted => Vote::Yes,
-            Self::Young => Vote::Young,
-            Self::Busy(_) => Vote::Busy,
-            Self::Failed(error) if !error.is_transient() => Vote::Refused,
-            Self::Failed(_) | Self::NotAsked | Self::Unfit(_) => Vote::Failed,
-        }
     }
 }
 

@@ -19,11 +19,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 
-use super::ballot::{Ballot, NodeReport, Tries, UnderWay};
+use super::ballot::{Ballot, Tries, UnderWay};
 use super::node::NodeAnswer;
 use super::nodes::QuorumNodes;
 use super::queue::AcquireRequest;
-use super::rules::{BusyNodes, RoundOutcome};
+use super::rules::{BusyNodes, NodeReport, RoundOutcome};
 use super::token;
 use crate::backend::Lane;
 use crate::engine::gate::ticket::{GRACE, Patience};
@@ -138,7 +138,7 @@ pub(super) async fn round(
         return Tried::Failed(Error::Closed);
     };
     if is_silence {
-        for place in ballot.places(|report| matches!(report, NodeReport::NoAnswer)) {
+        for place in ballot.unanswered() {
             nodes.fell_silent(place);
         }
     }
@@ -227,9 +227,8 @@ fn join_later(
     if tries.is_empty() {
         return;
     }
-    let unanswered = ballot.places(|report| matches!(report, NodeReport::NoAnswer));
     let lane_of = |place| (place, nodes.node(place).lane());
-    let unanswered = unanswered.into_iter().map(lane_of).collect();
+    let unanswered = ballot.unanswered().into_iter().map(lane_of).collect();
     let (quorum, hold, request) = (Arc::clone(nodes), Arc::clone(hold), request.clone());
     nodes.start_task(async move { late(&quorum, &request, &hold, tries, unanswered).await });
 }

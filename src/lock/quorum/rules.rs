@@ -13,22 +13,22 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::error::Error;
 
-/// How a node answered an acquire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Vote {
-    /// It has not answered yet.
-    Open,
-    /// It granted, and may vote.
-    Yes,
+/// How a node answered an acquire, for the round and for the text of an error.
+#[derive(Debug, Clone)]
+pub(super) enum NodeReport {
+    NotAsked,
+    /// It cannot be part of the quorum.
+    Unfit(&'static str),
+    NoAnswer,
+    /// It may vote.
+    Granted,
     /// It granted, and may not vote yet.
     Young,
-    /// Somebody else has it there.
-    Busy,
-    /// It failed, and may succeed later; or it was not asked.
-    Failed,
-    /// It refused, for good.
-    Refused,
+    /// Somebody else has it there: until then, if known.
+    Busy(Option<Moment>),
+    Failed(Error),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,16 +53,24 @@ pub(super) struct BusyNodes {
     pub(super) free_at: Moment,
 }
 
-/// What a round comes to by the votes of all nodes, of which `needed` must say yes; and whether that is certain.
-pub(super) fn counted(votes: &[Vote], needed: usize) -> (RoundOutcome, bool) {
-    let count = |what| votes.iter().filter(|vote| **vote == what).count();
-    let (open, yes, busy) = (count(Vote::Open), count(Vote::Yes), count(Vote::Busy));
+/// What a round comes to by the answers of all nodes, of which `needed` must say yes; and whether that is certain.
+pub(super) fn counted(reports: &[NodeReport], needed: usize) -> (RoundOutcome, bool) {
+    let (mut open, mut yes, mut busy, mut refused) = (0, 0, 0, 0);
+    for report in reports {
+        match report {
+            NodeReport::NoAnswer => open += 1,
+            NodeReport::Granted => yes += 1,
+            NodeReport::Busy(_) => busy += 1,
+            NodeReport::Failed(error) if !error.is_transient() => refused += 1,
+            _ => {}
+        }
+    }
     let reached = yes + busy;
     let outcome = if yes >= needed {
         RoundOutcome::Got
     } else if busy > 0 && reached >= needed {
         RoundOutcome::Busy
-    } else if votes.len() - count(Vote::Refused) < needed {
+    } else if reports.len() - refused < needed {
         RoundOutcome::Refused
     } else {
         RoundOutcome::NoQuorum { reached }
@@ -130,6 +138,7 @@ impl RestartDelay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Failure;
     use proptest::prelude::*;
 
     #[test]
@@ -151,13 +160,13 @@ mod tests {
         assert_eq!(NodeTimeout(Some(ms(80))).longest(ms(400)), ms(80));
     }
 
-    fn said() -> impl Strategy<Value = Vote> {
+    fn said() -> impl Strategy<Value = NodeReport> {
         prop_oneof![
-            4 => Just(Vote::Yes),
-            1 => Just(Vote::Young),
-            3 => Just(Vote::Busy),
-            2 => Just(Vote::Failed),
-            1 => Just(Vote::Refused),
+            4 => Just(NodeReport::Granted),
+            1 => Just(NodeReport::Young),
+            3 => Just(NodeReport::Busy(None)),
+            2 => Just(NodeReport::Failed(Failure::no_reply().into())),
+            1 => Just(NodeReport::Failed(Error::wrong_type())),
         ]
     }
 
@@ -169,16 +178,18 @@ mod tests {
         ) {
             let (nodes, needed) = (2 * half + 1, half + 1);
             let all = &all[..asked.min(nodes)];
-            let mut votes = vec![Vote::Failed; nodes];
-            votes[..all.len()].fill(Vote::Open);
+            let mut reports = vec![NodeReport::NotAsked; nodes];
+            reports[..all.len()].fill(NodeReport::NoAnswer);
             let decided = all.iter().enumerate().position(|(place, said)| {
-                votes[place] = *said;
-                counted(&votes, needed).1
+                reports[place] = said.clone();
+                counted(&reports, needed).1
             });
             let decided = decided.expect("a round is decided when all were heard");
-            let (outcome, _) = counted(&votes, needed);
-            let count = |what| all.iter().filter(|said| **said == what).count();
-            let (yes, busy) = (count(Vote::Yes), count(Vote::Busy));
+            let (outcome, _) = counted(&reports, needed);
+            let count = |is_such: fn(&NodeReport) -> bool| all.iter().filter(|said| is_such(said)).count();
+            let yes = count(|said| matches!(said, NodeReport::Granted));
+            let busy = count(|said| matches!(said, NodeReport::Busy(_)));
+            let refused = count(|said| matches!(said, NodeReport::Failed(error) if !error.is_transient()));
             // Answers that came after the decision would not have changed it.
             prop_assert_eq!(outcome == RoundOutcome::Got, yes >= needed);
             if let RoundOutcome::Busy = outcome {
@@ -186,12 +197,12 @@ mod tests {
             }
             if let RoundOutcome::NoQuorum { reached } = outcome {
                 let heard = &all[..=decided];
-                let usable = heard.iter().filter(|said| matches!(said, Vote::Yes | Vote::Busy));
+                let usable = heard.iter().filter(|said| matches!(said, NodeReport::Granted | NodeReport::Busy(_)));
                 prop_assert_eq!(reached, usable.count());
                 prop_assert!(reached < needed && yes + busy < needed);
             }
             if let RoundOutcome::Refused = outcome {
-                prop_assert!(nodes - count(Vote::Refused) < needed);
+                prop_assert!(nodes - refused < needed);
             }
         }
 

@@ -7,7 +7,7 @@ use super::world::{Letter, MS, SimCommand, SimEvent, SimWorld, Time, clock_at, r
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::lease::LeaseMs;
-use crate::lock::quorum::rules::{RestartDelay, RoundOutcome, Vote, counted};
+use crate::lock::quorum::rules::{NodeReport, RestartDelay, RoundOutcome, counted};
 use crate::lock::several::{ChildState, CompositePhase, CompositeState};
 
 /// The longest lease that anybody takes.
@@ -43,7 +43,7 @@ struct SimHold {
 }
 
 enum Stage {
-    Round(Vec<Vote>),
+    Round(Vec<NodeReport>),
     Held(CompositeState),
 }
 
@@ -184,8 +184,8 @@ impl SimClient {
                 }
             }
             None => self.begin(world),
-            Some(Stage::Round(votes)) => {
-                let (outcome, _) = counted(votes, votes.len() / 2 + 1);
+            Some(Stage::Round(reports)) => {
+                let (outcome, _) = counted(reports, reports.len() / 2 + 1);
                 self.decide(world, outcome);
             }
             Some(Stage::Held(_)) => self.hold_on(world),
@@ -203,7 +203,7 @@ impl SimClient {
             children: vec![SimChild::Asked; nodes],
             lease: LeaseMs::from_millis(lease_ms),
             watched: world.random.bool(),
-            stage: Stage::Round(vec![Vote::Open; nodes]),
+            stage: Stage::Round(vec![NodeReport::NoAnswer; nodes]),
         });
         for place in 0..nodes {
             self.send(world, place, SimCommand::Acquire, number, lease_ms);
@@ -240,20 +240,20 @@ impl SimClient {
         }
         let child = &mut hold.children[letter.place];
         match (letter.command, &mut hold.stage) {
-            (SimCommand::Acquire, Stage::Round(votes)) if *child == SimChild::Asked => {
-                let vote = match (letter.yes, may_vote) {
-                    (true, true) => Vote::Yes,
-                    (true, false) => Vote::Young,
-                    (false, _) => Vote::Busy,
+            (SimCommand::Acquire, Stage::Round(reports)) if *child == SimChild::Asked => {
+                let report = match (letter.yes, may_vote) {
+                    (true, true) => NodeReport::Granted,
+                    (true, false) => NodeReport::Young,
+                    (false, _) => NodeReport::Busy(None),
                 };
                 // A grant without a vote is given back with the rest.
-                *child = match vote {
-                    Vote::Yes => SimChild::Valid(valid_until),
-                    Vote::Young => SimChild::Lost,
+                *child = match report {
+                    NodeReport::Granted => SimChild::Valid(valid_until),
+                    NodeReport::Young => SimChild::Lost,
                     _ => SimChild::Absent,
                 };
-                votes[letter.place] = vote;
-                let (outcome, is_certain) = counted(votes, votes.len() / 2 + 1);
+                reports[letter.place] = report;
+                let (outcome, is_certain) = counted(reports, reports.len() / 2 + 1);
                 if is_certain {
                     return self.decide(world, outcome);
                 }
