@@ -16,8 +16,7 @@ use futures_util::future::{Either, select};
 use scopeguard::{ScopeGuard, guard};
 
 use super::ask::ask_again;
-use super::count::Writing;
-use super::release::{drop_level, give_back};
+use super::release::{Writing, drop_level, give_back};
 use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
 use crate::clock::Moment;

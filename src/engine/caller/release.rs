@@ -6,6 +6,8 @@
 //!    or the lease is over.
 //! 3. The caller waits for at most one command time-out, counted from its call, however many tries that takes.
 //! 4. A repeat that finds no hold is a success if an earlier send may have run (I2).
+//! 5. If levels are left, their count is written, which others read in Redis; or the downgrade of an exclusive hold to a
+//!    shared one. The keeper repeats a write that failed, or that overlapped another one.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,17 +18,17 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either, select};
 
-use super::count::{self, Writing};
 use crate::backend::{CommandResult, Failure, Fleet, Pending};
 use crate::clock::Moment;
-use crate::engine::core::{Core, settle_release};
+use crate::engine::core::{Core, Mail, settle_release};
 use crate::engine::gate::answers::{GivenBack, SentAs};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owner::HeldLevel;
-use crate::engine::hold::state::{Level, Phase};
+use crate::engine::hold::state::{HoldState, Level, Phase};
 use crate::error::{Error, LostReason};
 use crate::log::log;
 use crate::names::Names;
+use crate::script::Call;
 
 /// Gives a level back; the last one ends the hold.
 #[expect(
@@ -169,17 +171,17 @@ async fn write(
     deadline: Moment,
 ) -> Result<(), Error> {
     let mut writing = Writing::begun(core, hold, count);
-    let pending = Pending::start(&fleet, count::call(core, hold, count));
+    let pending = Pending::start(&fleet, writing.call());
     writing.sent(&pending);
-    let written = pending.until(core.config.command_timeout, deadline);
+    let answered = pending.until(core.config.command_timeout, deadline);
     // Once the hold is over, nobody needs the count.
-    match select(pin!(written), pin!(hold.over())).await {
+    match select(pin!(answered), pin!(hold.over())).await {
         Either::Left((Ok(answer), _)) if answer.reply.found() == Some(false) => {
             core.lose(hold, LostReason::Missing);
         }
         Either::Left((Ok(answer), _)) => {
             writing.acknowledged();
-            count::written(core, hold, count, answer.sent_at);
+            written(core, hold, count, answer.sent_at);
         }
         Either::Left((Err(failure), _)) => {
             let names = Arc::clone(hold.kind.names());
@@ -191,6 +193,82 @@ async fn write(
     }
     // A hold that was lost during the write is lost. A hold that its other levels ended is not.
     hold.check(core.now())
+}
+
+/// A write of the hold count, or of a downgrade, that is under way. If it is dropped before it was acknowledged, the
+/// count in Redis is uncertain.
+pub(crate) struct Writing<'a> {
+    core: &'a Core,
+    hold: &'a Arc<Hold>,
+    count: Option<u32>,
+    acknowledged: bool,
+    /// What was sent.
+    command: Option<Pending>,
+}
+
+impl<'a> Writing<'a> {
+    pub(crate) fn begin(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
+        hold.with(HoldState::write_begins);
+        Self::begun(core, hold, count)
+    }
+
+    /// Goes on with a write that has begun.
+    pub(crate) fn begun(core: &'a Core, hold: &'a Arc<Hold>, count: Option<u32>) -> Self {
+        Self {
+            core,
+            hold,
+            count,
+            acknowledged: false,
+            command: None,
+        }
+    }
+
+    pub(crate) fn call(&self) -> Call<'a> {
+        let (core, hold, kind) = (self.core, self.hold, &self.hold.kind);
+        let Some(count) = self.count else {
+            let (_, lease) = core.vouched(hold);
+            let call = kind.downgrade(&hold.id, lease);
+            return call.unwrap_or_else(|| kind.verify(&hold.id, lease));
+        };
+        kind.release(&hold.id, count)
+    }
+
+    pub(crate) fn sent(&mut self, command: &Pending) {
+        self.command = Some(command.clone());
+    }
+
+    pub(crate) fn acknowledged(mut self) {
+        self.acknowledged = true;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let (count, acknowledged) = (self.count, self.acknowledged);
+        if let Some(command) = self.command.take().filter(|_| !acknowledged) {
+            // It may run behind a write that the keeper sends now.
+            command.take_back();
+            let hold = Arc::clone(self.hold);
+            self.core.post(Mail::WriteBehind(hold, count, command));
+            return;
+        }
+        if self
+            .hold
+            .with(|state| state.write_ends(count, acknowledged))
+        {
+            let hold = Arc::clone(self.hold);
+            self.core.post(Mail::Write(hold, Moment::default()));
+        }
+    }
+}
+
+/// Records that Redis acknowledged a write that was sent at `sent_at`.
+pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at: Moment) {
+    if count.is_none() {
+        core.at(hold.kind.names(), core.now(), |gate, effects| {
+            gate.downgraded(hold, sent_at, effects);
+        });
+    }
 }
 
 /// A last release that its caller sent. If the caller goes away before the answer, the keeper completes it.

@@ -21,7 +21,7 @@ use super::Keeper;
 use crate::backend::{Failure, Pending};
 use crate::backoff::OUTAGE;
 use crate::clock::Moment;
-use crate::engine::caller::count::{Writing, call, present, written};
+use crate::engine::caller::release::{Writing, written};
 use crate::engine::core::{give_up_release, settle_release};
 use crate::engine::gate::answers::SentAs;
 use crate::engine::hold::Hold;
@@ -143,8 +143,7 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: Mo
     while let Some(levels) = hold.with(HoldState::begins_needed_count) {
         let count = present(&hold, levels);
         let writing = Writing::begun(core, &hold, count);
-        let call = call(core, &hold, count);
-        let answer = core.ask(call).await;
+        let answer = core.ask(writing.call()).await;
         match answer.map(|answer| (answer.reply.found(), answer.sent_at)) {
             Ok((Some(true), sent_at)) => {
                 writing.acknowledged();
@@ -165,4 +164,10 @@ pub(super) async fn write_count(keeper: Arc<Keeper>, hold: Arc<Hold>, moment: Mo
             return;
         }
     }
+}
+
+/// What has to be written of a hold with so many levels: their count, or `None` for the downgrade of a shared hold.
+fn present(hold: &Hold, levels: u32) -> Option<u32> {
+    let is_shared_hold = hold.shared_hold().is_none() && hold.kind.commands.has_reads();
+    (!is_shared_hold).then_some(levels)
 }

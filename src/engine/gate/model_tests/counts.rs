@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// As the drop of `count::Writing`, with a command that was not acknowledged.
+    /// As the drop of `release::Writing`, with a command that was not acknowledged.
     pub(super) fn write_behind(&mut self, hold: &Arc<Hold>, count: u32, command: usize) {
         let behind = CountWrite::Behind(command, count);
         self.counts.push((Arc::clone(hold), behind));
