@@ -50,11 +50,8 @@ pub(super) async fn ask_for_slots(
         }
     }
     fastrand::shuffle(&mut open);
-    let is_cut_off = |dialer: &Arc<Dialer>| {
-        cut_off
-            .iter()
-            .any(|node| Arc::ptr_eq(node.dialer(), dialer))
-    };
+    let is_cut_off =
+        |dialer: &Arc<Dialer>| cut_off.iter().any(|node| Arc::ptr_eq(&node.dialer, dialer));
     if let Some((mut connection, dialer)) = spare.take_if(|(_, dialer)| !is_cut_off(dialer)) {
         let asking = async move {
             let slots = slots_within(limit, &mut connection, dialer.host());

@@ -259,9 +259,8 @@ impl Fleet {
     fn route_to(&self, node: &Arc<ClusterNode>) -> LaneRoute {
         let find = |routes: &[(u32, LaneRoute)]| {
             let mut known = routes.iter();
-            let known = known.find(|(number, route)| {
-                *number == node.number() && route.lane.end_of_it().is_none()
-            });
+            let known = known
+                .find(|(number, route)| *number == node.number && route.lane.end_of_it().is_none());
             known.map(|(_, route)| route.clone())
         };
         if let Some(route) = self.routes.read().as_deref().and_then(find) {
@@ -278,7 +277,7 @@ impl Fleet {
         self.home.lane.rest();
         routes.retain(|(_, route)| route.lane.end_of_it().is_none());
         let route = LaneRoute::open(self.config.to(node), &self.runtime);
-        routes.push((node.number(), route.clone()));
+        routes.push((node.number, route.clone()));
         route
     }
 
@@ -329,7 +328,7 @@ impl Fleet {
             let mut routes = self.routes.write();
             let left = routes.iter_mut().flat_map(|routes| {
                 routes.extract_if(.., |(number, _)| {
-                    nodes.iter().all(|node| node.number() != *number)
+                    nodes.iter().all(|node| node.number != *number)
                 })
             });
             left.collect()

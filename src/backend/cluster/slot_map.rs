@@ -76,7 +76,7 @@ impl Cluster {
     pub(crate) fn number_of(&self, slot: Slot) -> Option<u32> {
         let map = self.map.read();
         let node = map.slots.get(slot.index())?.as_ref();
-        node.map(|node| node.number())
+        node.map(|node| node.number)
     }
 
     pub(crate) fn nodes(&self) -> Vec<Arc<ClusterNode>> {
@@ -112,7 +112,7 @@ impl Cluster {
         let mut moved = self.moved.lock();
         for (index, (before, now)) in map.slots.iter().zip(&mut slots).enumerate() {
             match (before, &now) {
-                (Some(before), Some(now)) if before.number() != now.number() => {
+                (Some(before), Some(now)) if before.number != now.number => {
                     moved.extend(Slot::at(index));
                 }
                 (Some(before), None) => {
@@ -145,7 +145,7 @@ impl Cluster {
         });
         if !asking && let Some(known) = map.slots.get_mut(slot.index()) {
             let before = known.replace(Arc::clone(&node));
-            if before.is_some_and(|before| before.number() != node.number()) {
+            if before.is_some_and(|before| before.number != node.number) {
                 self.moved.lock().insert(slot);
             }
             self.doubt();
@@ -194,12 +194,12 @@ fn find(
 ) -> Option<Arc<ClusterNode>> {
     let mut nodes = nodes.iter();
     nodes
-        .find(|node| node.endpoint() == endpoint && node.takes_id(id))
+        .find(|node| node.endpoint == *endpoint && node.takes_id(id))
         .cloned()
 }
 
 fn add(nodes: &mut Vec<Arc<ClusterNode>>, node: Arc<ClusterNode>) {
-    if nodes.iter().all(|known| known.number() != node.number()) {
+    if nodes.iter().all(|known| known.number != node.number) {
         nodes.push(node);
     }
 }
@@ -240,9 +240,7 @@ mod tests {
     }
 
     fn port_of(cluster: &Cluster, number: u16) -> Option<u16> {
-        cluster
-            .node_of(slot(number))
-            .map(|node| node.endpoint().port)
+        cluster.node_of(slot(number)).map(|node| node.endpoint.port)
     }
 
     #[test]
@@ -266,12 +264,12 @@ mod tests {
     fn what_changed_its_node_is_reported_once() {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
-        let first = cluster.node_of(slot(0)).unwrap().number();
+        let first = cluster.node_of(slot(0)).unwrap().number;
         cluster.learn(vec![range(0, 97, 1), range(98, 199, 2)]);
         let moved = cluster.take_moved();
         assert_eq!(moved, BTreeSet::from([slot(98), slot(99)]));
         assert!(cluster.take_moved().is_empty());
-        assert_eq!(cluster.node_of(slot(0)).unwrap().number(), first);
+        assert_eq!(cluster.node_of(slot(0)).unwrap().number, first);
         cluster.learn(vec![range(0, 199, 3)]);
         assert_eq!(cluster.take_moved().len(), 200);
         assert_eq!(cluster.nodes().len(), 1, "the others left");
@@ -292,13 +290,13 @@ mod tests {
         let cluster = cluster(None);
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let asked = cluster.redirected(redirect(7, 9, true));
-        assert_eq!((asked.endpoint().port, port_of(&cluster, 7)), (9, Some(1)));
+        assert_eq!((asked.endpoint.port, port_of(&cluster, 7)), (9, Some(1)));
         assert!(cluster.take_moved().is_empty());
         let is_doubted = || cluster.doubted().now_or_never().is_some();
         assert!(!is_doubted());
         let moved = cluster.redirected(redirect(7, 9, false));
         assert!(is_doubted(), "the keeper is notified");
-        assert_eq!(moved.number(), asked.number(), "it is known");
+        assert_eq!(moved.number, asked.number, "it is known");
         assert_eq!(
             (port_of(&cluster, 7), port_of(&cluster, 8)),
             (Some(9), Some(1))
@@ -315,7 +313,7 @@ mod tests {
             id: Some(id.into()),
             ..range(0, 99, 1)
         };
-        let node = || cluster.node_of(slot(0)).unwrap().number();
+        let node = || cluster.node_of(slot(0)).unwrap().number;
         cluster.join(vec![range(0, 99, 1)]);
         let first = node();
         for same in [named("a"), named("a"), range(0, 99, 1)] {
@@ -338,19 +336,19 @@ mod tests {
         let cluster = cluster(Some(map));
         cluster.join(vec![range(0, 99, 1), range(100, 199, 2)]);
         let node_of = |number| cluster.node_of(slot(number)).unwrap();
-        let host_of = |number| node_of(number).endpoint().host.clone();
+        let host_of = |number| node_of(number).endpoint.host.clone();
         assert_eq!((port_of(&cluster, 0), host_of(0)), (Some(1001), "b".into()));
         assert_eq!(
             (port_of(&cluster, 100), host_of(100)),
             (Some(2), "a".into())
         );
         assert_eq!(
-            node_of(0).dialer().host(),
+            node_of(0).dialer.host(),
             "a",
             "what it says without a host is mapped once"
         );
         assert_eq!(
-            cluster.redirected(redirect(7, 4, false)).endpoint().port,
+            cluster.redirected(redirect(7, 4, false)).endpoint.port,
             1004
         );
     }

@@ -57,7 +57,7 @@ impl LaneConfig {
     /// The same settings for a node of the cluster.
     pub(crate) fn to(&self, node: &Arc<ClusterNode>) -> Self {
         Self {
-            dialer: Arc::clone(node.dialer()),
+            dialer: Arc::clone(&node.dialer),
             node: Some(Arc::clone(node)),
             ..self.clone()
         }
@@ -104,7 +104,7 @@ pub(crate) struct BrokenLinks {
 
 impl BrokenLinks {
     fn add(&self, node: Option<&Arc<ClusterNode>>) {
-        let number = node.map_or(0, |node| node.number());
+        let number = node.map_or(0, |node| node.number);
         self.nodes.lock().insert(number);
         self.added.notify_one();
     }

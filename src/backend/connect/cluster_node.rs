@@ -15,11 +15,11 @@ const SHARDED_SINCE: (u64, u64) = (7, 0);
 
 pub(crate) struct ClusterNode {
     /// Larger than 0 and unique.
-    number: u32,
-    endpoint: Endpoint,
+    pub(crate) number: u32,
+    pub(crate) endpoint: Endpoint,
     /// Its id in the cluster, once a slot map named it.
     id: OnceLock<Box<str>>,
-    dialer: Arc<Dialer>,
+    pub(crate) dialer: Arc<Dialer>,
     /// How to publish, if the application set it.
     set: Option<Publish>,
     /// Whether it has sharded channels, by its last greeting.
@@ -66,21 +66,9 @@ impl ClusterNode {
         Arc::strong_count(&self.visits) > 1
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
     /// Takes the id that a slot map gives it. False if it has another one.
     pub(crate) fn takes_id(&self, id: Option<&str>) -> bool {
         id.is_none_or(|id| **self.id.get_or_init(|| id.into()) == *id)
-    }
-
-    pub(crate) fn dialer(&self) -> &Arc<Dialer> {
-        &self.dialer
     }
 
     pub(crate) fn publish(&self) -> Publish {

@@ -245,7 +245,7 @@ fn probe_quiet(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
     let mut quiet = keeper.core.backend.keepers.lanes();
     quiet.retain(|lane| lane.is_silent_for(QUIET));
     for lane in quiet {
-        let node = lane.node().map_or(0, |node| node.number());
+        let node = lane.node().map_or(0, |node| node.number);
         if !keeper.probing.lock().insert(node) {
             continue;
         }

@@ -100,9 +100,9 @@ impl Hub {
             self.cluster.doubt();
             return Err(Failure::no_node());
         };
-        let host = node.dialer().host().into();
+        let host = node.dialer.host().into();
         let connection = connections
-            .entry(node.number())
+            .entry(node.number)
             .or_insert_with(|| HubConnection::new(self.config.to(&node), &self.cluster));
         Ok((Arc::clone(connection), host))
     }
@@ -126,7 +126,7 @@ impl Hub {
             .cluster
             .nodes()
             .iter()
-            .map(|node| node.number())
+            .map(|node| node.number)
             .collect();
         let mut connections = self.connections.lock();
         for (number, connection) in connections.iter() {
@@ -135,7 +135,7 @@ impl Hub {
             };
             let elsewhere = |channel: &str| {
                 let node = self.cluster.node_of(Slot::of(channel));
-                node.is_none_or(|node| node.number() != *number)
+                node.is_none_or(|node| node.number != *number)
             };
             for channel in listener.break_where(elsewhere) {
                 self.leave_behind(&listener, channel);

@@ -237,7 +237,7 @@ impl Watchdog {
             renewals.connect_at = now + CONNECT_PERIOD;
         }
         let reached = core.backend.keepers.reached();
-        let nodes = cluster.nodes().into_iter().map(|node| node.number());
+        let nodes = cluster.nodes().into_iter().map(|node| node.number);
         let unreached: BTreeSet<_> = nodes.filter(|node| !reached.contains(node)).collect();
         if !unreached.is_empty() {
             self.verify_where(|hold| unreached.contains(&node_of(core, hold)));
