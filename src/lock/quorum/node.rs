@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::rules::{NodeTimeout, is_long};
+use super::rules::NodeTimeout;
 use crate::backend::{Class, Connected, Failure, Hello, Lane, Pending, connected};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
@@ -36,9 +36,6 @@ pub(crate) struct QuorumNode {
     pub(super) hub: Hub,
     about: Mutex<About>,
 }
-
-/// How often a long round trip is measured again.
-const MEASURED_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is known of the server that the address leads to.
 #[derive(Default)]
@@ -60,8 +57,6 @@ struct About {
     round_trip: Duration,
     /// The connection on which the round trip was measured first.
     measured_on: u64,
-    /// When it was measured again.
-    measured_at: Moment,
 }
 
 pub(super) type NodeAnswer = AcquireOutcome<LockGuard>;
@@ -161,27 +156,9 @@ impl QuorumNode {
         now >= self.about.lock().young_until
     }
 
-    /// Its round trip, as it was measured last; zero before that.
+    /// Its round trip, as it was measured; zero before that.
     pub(super) fn round_trip(&self) -> Duration {
         self.about.lock().round_trip
-    }
-
-    /// Whether to measure its round trip again, which may have been slow when it was measured: if it is long, once a second.
-    pub(super) fn is_to_be_measured(&self, now: Moment) -> bool {
-        let mut about = self.about.lock();
-        let is_due = is_long(about.round_trip) && about.measured_at.until(now) >= MEASURED_AGAIN;
-        if is_due {
-            about.measured_at = now;
-        }
-        is_due
-    }
-
-    /// Measures its round trip again.
-    pub(super) async fn measure(&self, longest: Duration) {
-        if let Some(ping) = self.pings(longest).await {
-            let mut about = self.about.lock();
-            about.round_trip = about.round_trip.min(ping);
-        }
     }
 
     /// Waits until this runtime has a connection to it, for a connect time-out at most.
@@ -250,6 +227,12 @@ impl QuorumNode {
             let text = format!("no reply within node_timeout ({limit:?})");
             Err(Failure::of(Class::Unanswered, text).into())
         })?;
+        if !matches!(got, AcquireOutcome::Busy(None)) {
+            // The server said it: what the client knows by itself has no time. It may have been slow when it was measured first.
+            let took = begun.until(core.now());
+            let mut about = self.about.lock();
+            about.round_trip = about.round_trip.min(took);
+        }
         let answer = match got {
             AcquireOutcome::In(entered) => NodeAnswer::In(LockGuard::new(&self.engine, entered)),
             AcquireOutcome::Busy(until) => NodeAnswer::Busy(until),
@@ -281,30 +264,27 @@ impl QuorumNode {
             let connecting = self.core().backend.config().connect_timeout;
             if self.pings(connecting).await.is_some()
                 && let Some(ping) = self.pings(longest).await
-                && let Some(hello) = self.identifies().await
+                && self.identifies().await.is_some()
             {
-                // A server that comes back may be slow at first.
-                self.about.lock().round_trip = ping.min(hello);
+                self.about.lock().round_trip = ping;
                 return true;
             }
         }
     }
 
-    /// Asks what it is. Returns how long that took.
-    async fn identifies(&self) -> Option<Duration> {
+    /// Asks what it is. None if it does not say that in time.
+    async fn identifies(&self) -> Option<()> {
         let core = self.core();
         let connected = self.connect().await.ok()?;
         let mut connection = connected.connection;
         let connecting = core.backend.config().connect_timeout;
-        let asked_at = core.now();
         let asking = tokio::time::timeout(connecting, Hello::of(&mut connection));
         let hello = asking.await.ok()?.ok()?;
         let mut about = self.about.lock();
         about.run_id = connected.server.map(|server| server.run_id);
         about.generation = connected.generation;
         about.unfit = hello.problem_alone();
-        drop(about);
-        Some(asked_at.until(core.now()))
+        Some(())
     }
 
     /// Pings it. Returns how long that took.

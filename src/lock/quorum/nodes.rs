@@ -269,19 +269,9 @@ impl QuorumNodes {
             self.fell_silent(place);
             return;
         }
-        let node = &self.all[place];
-        if node.answered() {
+        if self.all[place].answered() {
             self.back.notify_waiters();
         }
-        if failed.is_none() && node.is_to_be_measured(self.now()) {
-            let (node, longest) = (Arc::clone(node), self.longest_timeout());
-            self.start_task(async move { node.measure(longest).await });
-        }
-    }
-
-    fn longest_timeout(&self) -> Duration {
-        let lease = self.config().lease_of(Lease::Watchdog);
-        self.node_timeout.longest(lease)
     }
 
     /// A node did not answer in time. The steward probes it until it does.
@@ -292,7 +282,8 @@ impl QuorumNodes {
         }
         log(move || tracing::debug!(server = place + 1, "a server of the quorum is silent"));
         let node = Arc::clone(node);
-        let longest = self.longest_timeout();
+        let lease = self.config().lease_of(Lease::Watchdog);
+        let longest = self.node_timeout.longest(lease);
         let quorum = Arc::downgrade(self);
         self.start_task(async move {
             while node.probe(longest).await {
