@@ -335,10 +335,6 @@ impl Error {
         Self::WrongType { lock: None }
     }
 
-    pub(crate) fn fencing_token_too_large() -> Self {
-        Self::FencingTokenTooLarge { lock: None }
-    }
-
     /// Fails unless `given` is in this range.
     pub(crate) fn check_count(given: i64, range: RangeInclusive<i64>) -> Result<(), Self> {
         if range.contains(&given) {
@@ -428,12 +424,6 @@ pub struct NotReplicated {
     pub wanted: u32,
     /// How many did.
     pub got: u32,
-}
-
-impl NotReplicated {
-    pub(crate) fn new(wanted: u32, got: u32) -> Self {
-        Self { wanted, got }
-    }
 }
 
 /// What is wrong with a lease.

@@ -569,7 +569,7 @@ fn answered(outcome: CommandResult) -> Answered {
 pub(crate) fn error_of(reply: Reply) -> Error {
     match reply {
         Reply::WrongType => Error::wrong_type(),
-        Reply::TokenTooLarge => Error::fencing_token_too_large(),
+        Reply::TokenTooLarge => Error::FencingTokenTooLarge { lock: None },
         _ => Failure::strange_reply().into(),
     }
 }

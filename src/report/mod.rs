@@ -86,11 +86,9 @@ pub struct Stats {
     pub polling: bool,
 }
 
-type Callback = Arc<dyn Fn(&LostHold) + Send + Sync>;
-
 /// What the application does about a lost hold.
 #[derive(Clone)]
-pub(crate) struct OnLost(Callback);
+pub(crate) struct OnLost(Arc<dyn Fn(&LostHold) + Send + Sync>);
 
 impl OnLost {
     pub(crate) fn new(callback: impl Fn(&LostHold) + Send + Sync + 'static) -> Self {

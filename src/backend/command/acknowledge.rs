@@ -423,7 +423,8 @@ impl AckWorker {
     }
 
     fn not_replicated(&self, got: u32) -> Failure {
-        Failure::not_replicated(NotReplicated::new(self.acks.wanted, got))
+        let wanted = self.acks.wanted;
+        Failure::not_replicated(NotReplicated { wanted, got })
     }
 }
 

@@ -90,7 +90,7 @@ impl World {
             ReplyState::Done(_) => Answered::Busy(None),
             ReplyState::Refused => Answered::Failed(Failure::too_late()),
             ReplyState::Unacknowledged => {
-                let few = Failure::not_replicated(NotReplicated::new(1, 0));
+                let few = Failure::not_replicated(NotReplicated { wanted: 1, got: 0 });
                 Answered::Failed(few.of_grant())
             }
             ReplyState::Silence | ReplyState::InFlight => Answered::Failed(Failure::no_reply()),
