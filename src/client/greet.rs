@@ -33,7 +33,7 @@ const PROBE_LEASE: LeaseMs = LeaseMs::from_millis(5_000);
 
 /// Greets the server over the lane home, within the time of one attempt to connect. In a cluster that lane rests afterwards.
 pub(super) async fn greet(core: &Core, fleet: &Fleet) -> Result<(), Error> {
-    let config = core.backend.config();
+    let config = &core.backend.config;
     let limit = config.dialer.limit(config.connect_timeout);
     let introducing = Box::pin(introduce(core, fleet.home()));
     let timers = core.backend.timers();
@@ -87,7 +87,7 @@ fn chain(error: &Error) -> Vec<String> {
 }
 
 async fn introduce(core: &Core, lane: &Lane) -> Result<(), Error> {
-    let config = core.backend.config();
+    let config = &core.backend.config;
     let mut connection = match lane.connect().await {
         Ok(connected) => connected.connection,
         Err(failure) => return Err(why(config, failure).await),
@@ -195,19 +195,19 @@ async fn why(config: &LaneConfig, failure: Failure) -> Error {
 
 /// There is a cluster: from now on commands go to its nodes.
 async fn join(core: &Core, connection: &mut MultiplexedConnection) -> Result<(), Error> {
-    let dialer = &core.backend.config().dialer;
+    let dialer = &core.backend.config.dialer;
     if dialer.has_pool() {
         return Err(unsupported(
             "it is in cluster mode, and a pool leads to one server",
         ));
     }
     let slots = slots_of(connection, dialer.host()).await?;
-    core.backend.cluster().join(slots);
+    core.backend.cluster.join(slots);
     Ok(())
 }
 
 fn check_server(core: &Core, hello: &Hello) -> Result<(), Error> {
-    let config = core.backend.config();
+    let config = &core.backend.config;
     let problem = match hello.is_in_cluster() {
         true if !config.asks_server => None,
         false if config.dialer.for_cluster => Some("it is not in cluster mode"),

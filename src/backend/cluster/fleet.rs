@@ -356,8 +356,8 @@ type Fleets = Vec<(Id, Arc<Fleet>)>;
 
 /// The fleets of one client, and the map of its cluster.
 pub(crate) struct Backend {
-    config: LaneConfig,
-    cluster: Arc<Cluster>,
+    pub(crate) config: LaneConfig,
+    pub(crate) cluster: Arc<Cluster>,
     /// The keeper's own lanes.
     pub(crate) keepers: Arc<Fleet>,
     /// One for each runtime of callers: a few at most. None once the client is closed.
@@ -372,10 +372,6 @@ impl Backend {
             keepers,
             fleets: Mutex::new(Some(Vec::new())),
         }
-    }
-
-    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.cluster
     }
 
     /// Asks the nodes for all slots, updates the map, and ends the lanes to nodes that left the cluster. Returns whether a
@@ -393,10 +389,6 @@ impl Backend {
             fleet.prune(&nodes);
         }
         true
-    }
-
-    pub(crate) fn config(&self) -> &LaneConfig {
-        &self.config
     }
 
     pub(crate) fn timers(&self) -> &Timers {

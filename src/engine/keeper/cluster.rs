@@ -24,7 +24,7 @@ const CALM: Duration = Duration::from_secs(5);
 /// Follows the cluster until the client ends. Idle while there is no cluster.
 pub(super) async fn keep(keeper: Arc<Keeper>) {
     let core = &keeper.core;
-    let cluster = core.backend.cluster();
+    let cluster = &core.backend.cluster;
     cluster.joined().await;
     // Who listens already does so where releases of a cluster are not published.
     keeper.hub.moved();

@@ -28,7 +28,7 @@ const PING: Duration = Duration::from_secs(5);
 
 /// Starts the tasks, if sentinels are configured.
 pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
-    let sentinels = keeper.core.backend.config().dialer.sentinels();
+    let sentinels = keeper.core.backend.config.dialer.sentinels();
     for index in 0..sentinels.map_or(0, Sentinels::len) {
         tasks.spawn(own(listen(Arc::clone(keeper), index)));
     }
@@ -40,13 +40,13 @@ pub(super) fn watch(keeper: &Arc<Keeper>, tasks: &mut JoinSet<()>) {
 /// Switches when a new connection reached another master. New connections are paced, so this cannot happen too often.
 async fn follow_connections(keeper: Arc<Keeper>) {
     loop {
-        keeper.core.backend.config().dialer.found_elsewhere().await;
+        keeper.core.backend.config.dialer.found_elsewhere().await;
         switched(&keeper);
     }
 }
 
 async fn listen(keeper: Arc<Keeper>, index: usize) {
-    let config = keeper.core.backend.config();
+    let config = &keeper.core.backend.config;
     let Some(sentinels) = config.dialer.sentinels() else {
         return;
     };
@@ -69,7 +69,7 @@ async fn listen(keeper: Arc<Keeper>, index: usize) {
 
 /// Reads the messages of one sentinel until its connection ends.
 async fn follow_messages(keeper: &Keeper, messages: PubSub) {
-    let dialer = &keeper.core.backend.config().dialer;
+    let dialer = &keeper.core.backend.config.dialer;
     let (sink, mut messages) = messages.split();
     let silence = silence(sink, keeper.core.config.command_timeout);
     let mut silence = std::pin::pin!(silence);
@@ -92,7 +92,7 @@ async fn follow_messages(keeper: &Keeper, messages: PubSub) {
 }
 
 async fn ask_twice(keeper: &Keeper) {
-    let config = keeper.core.backend.config();
+    let config = &keeper.core.backend.config;
     let limit = config.connect_timeout;
     // By the second question no attempt goes on by what the sentinels said before the first one.
     for pause in [Duration::ZERO, config.dialer.limit(limit)] {

@@ -43,7 +43,7 @@ struct Keeper {
 impl Keeper {
     fn new(core: Arc<Core>) -> Self {
         Self {
-            hub: Hub::new(core.backend.config(), core.backend.cluster()),
+            hub: Hub::new(&core.backend.config, &core.backend.cluster),
             watchdog: Arc::new(Watchdog::new(Arc::clone(&core))),
             releases: ReleaseQueue::default(),
             probing: Mutex::default(),

@@ -184,7 +184,7 @@ struct Tasks {
 
 /// Runs until the client closes.
 async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
-    let broken = Arc::clone(&core.backend.config().broken);
+    let broken = Arc::clone(&core.backend.config.broken);
     let keeper = Arc::new(Keeper::new(core));
     let core = &keeper.core;
     let mut tasks = Tasks::default();
@@ -210,7 +210,7 @@ async fn run(core: Arc<Core>, mut mailbox: mpsc::UnboundedReceiver<Mail>) {
             biased;
             () = core.look.notified() => {}
             nodes = broken.wait() => {
-                core.backend.cluster().doubt();
+                core.backend.cluster.doubt();
                 if !nodes.is_empty() {
                     keeper.watchdog.verify_at(&nodes);
                 }

@@ -68,7 +68,7 @@ impl QuorumNode {
     /// A node with this run id, or none if it was not reached yet.
     pub(crate) fn new(engine: Arc<Engine>, run_id: Option<Arc<str>>) -> Self {
         Self {
-            hub: Hub::new(engine.core.backend.config(), engine.core.backend.cluster()),
+            hub: Hub::new(&engine.core.backend.config, &engine.core.backend.cluster),
             engine,
             about: Mutex::new(About {
                 silent: run_id.is_none(),
@@ -165,7 +165,7 @@ impl QuorumNode {
     pub(super) async fn connect(&self) -> Result<Connected, Error> {
         let backend = &self.core().backend;
         let fleet = backend.callers_fleet()?;
-        let limit = backend.config().connect_timeout;
+        let limit = backend.config.connect_timeout;
         let connecting = Box::pin(connected(fleet.home()));
         let connected = backend.timers().within(limit, connecting).await;
         let connected = connected.unwrap_or_else(|| Err(Failure::slow_connect(limit)))?;
@@ -220,7 +220,7 @@ impl QuorumNode {
         };
         if acquired.is_none() && broke() {
             // It had been cut while it was quiet, and the command found that out: the next try has to connect.
-            let again = core.backend.config().connect_timeout + limit;
+            let again = core.backend.config.connect_timeout + limit;
             acquired = timers.within(again, acquiring).await;
         }
         let got = acquired.unwrap_or_else(|| {
@@ -261,7 +261,7 @@ impl QuorumNode {
                 return false;
             }
             // The first ping may have to connect.
-            let connecting = self.core().backend.config().connect_timeout;
+            let connecting = self.core().backend.config.connect_timeout;
             if self.pings(connecting).await.is_some()
                 && let Some(ping) = self.pings(longest).await
                 && self.identifies().await.is_some()
@@ -277,7 +277,7 @@ impl QuorumNode {
         let core = self.core();
         let connected = self.connect().await.ok()?;
         let mut connection = connected.connection;
-        let connecting = core.backend.config().connect_timeout;
+        let connecting = core.backend.config.connect_timeout;
         let asking = tokio::time::timeout(connecting, Hello::of(&mut connection));
         let hello = asking.await.ok()?.ok()?;
         let mut about = self.about.lock();

@@ -122,7 +122,7 @@ impl ByNode {
 
 /// The node that has a hold, as far as is known.
 pub(super) fn node_of(core: &Core, hold: &Hold) -> u32 {
-    let cluster = core.backend.cluster();
+    let cluster = &core.backend.cluster;
     match hold.kind.names().target() {
         Target::Slot(slot) if cluster.is_joined() => cluster.number_of(slot).unwrap_or(0),
         _ => 0,
@@ -156,7 +156,7 @@ impl Watchdog {
         let period = core.watchdog_lease.period();
         let (due_by, soon) = (now + period / 100, now + period / 10);
         let mut due = self.sort_out(core.schedule.take(due_by, soon, BATCH), now);
-        if due.len() > BATCH && core.backend.cluster().is_joined() {
+        if due.len() > BATCH && core.backend.cluster.is_joined() {
             // Holds that are renewed together stay together from now on, so each batch has holds of one node.
             due.sort_by_cached_key(|hold| node_of(core, hold));
         }
@@ -224,7 +224,7 @@ impl Watchdog {
     /// Verifies the holds of nodes that the keeper has no connection to (rule 4: that opens one).
     pub(super) fn connect_to_all(&self) {
         let core = &self.core;
-        let cluster = core.backend.cluster();
+        let cluster = &core.backend.cluster;
         if core.schedule.is_empty() || !cluster.is_joined() {
             return;
         }
