@@ -382,7 +382,7 @@ impl Core {
                 for read in &reads {
                     effects.change(read, |state| state.lose(reason));
                     let ends = effects.change(read, |state| state.lease_ends());
-                    is_left |= read.is_abandoned() && effects.now < ends;
+                    is_left |= read.is_abandoned && effects.now < ends;
                 }
                 gate.vacate(hold);
                 let own_end = matches!(reason, LostReason::Expired | LostReason::Shutdown);
@@ -407,8 +407,8 @@ impl Core {
             return;
         }
         self.schedule.forget(hold);
-        let was_left = held.iter().any(|hold| hold.is_abandoned());
-        held.retain(|hold| !hold.is_abandoned());
+        let was_left = held.iter().any(|hold| hold.is_abandoned);
+        held.retain(|hold| !hold.is_abandoned);
         if held.is_empty() && was_left {
             // Nobody had it any more.
             return;
@@ -463,7 +463,7 @@ impl Core {
             // Whoever saw its end first may not have cleaned up after it.
             self.post(Mail::Lost(Arc::clone(shared), reason));
         }
-        ended && !read.is_abandoned()
+        ended && !read.is_abandoned
     }
 
     /// Starts no new holds from now on, and fails all waits for one.

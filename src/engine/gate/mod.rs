@@ -446,7 +446,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             _ => None,
         };
         let permits = self.own_seats.values().filter_map(Seat::occupant);
-        let held = |hold: &&Arc<Hold>| hold.phase() == Phase::Held && !hold.is_abandoned();
+        let held = |hold: &&Arc<Hold>| hold.phase() == Phase::Held && !hold.is_abandoned;
         self.reads().chain(own).chain(permits).filter(held).count()
     }
 

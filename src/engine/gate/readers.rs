@@ -384,7 +384,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             return;
         };
         let is_ours = !shared.is_exclusive() && shared.hold().phase() == Phase::Held;
-        if is_ours && shared.reads().all(|read| read.is_abandoned()) {
+        if is_ours && shared.reads().all(|read| read.is_abandoned) {
             let hold = Arc::clone(shared.hold());
             effects.change(&hold, |state| state.end(Ok(())));
             self.vacate(&hold);

@@ -242,7 +242,7 @@ fn who_reads_leaves_a_read_that_nobody_has() {
     assert!(made.leave_behind());
     assert_eq!(made.read.phase(), Phase::Ended);
     assert_eq!(made.gate.reads().count(), 2);
-    let left = made.gate.reads().find(|read| read.is_abandoned());
+    let left = made.gate.reads().find(|read| read.is_abandoned);
     let left = Arc::clone(left.unwrap());
     assert!(is_in(&made.rest.looks, &left) && !Arc::ptr_eq(&left, &made.read));
     let lasts_until = left.with(|state| state.valid_until());

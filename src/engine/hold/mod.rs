@@ -68,7 +68,8 @@ pub(crate) struct Hold {
     task: AtomicU64,
     /// The shared hold that this is a read of.
     read_of: Option<Arc<Hold>>,
-    abandoned: bool,
+    /// Whether it is a read that was left to its lease, so that nobody holds it any more.
+    pub(crate) is_abandoned: bool,
     /// Whether metrics count it as held. Written under the state's lock.
     counted: AtomicBool,
     state: Mutex<HoldState>,
@@ -113,7 +114,7 @@ impl Hold {
         let state = HoldState::read(Level::Fixed, term);
         let left = Self::new(origin, Some(Arc::clone(shared)), state);
         Arc::new(Self {
-            abandoned: true,
+            is_abandoned: true,
             ..left
         })
     }
@@ -137,7 +138,7 @@ impl Hold {
             entered_by: origin.entered_by,
             task: AtomicU64::new(origin.task.0),
             read_of: shared_hold,
-            abandoned: false,
+            is_abandoned: false,
             counted: AtomicBool::new(false),
             state: Mutex::new(state),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
@@ -161,11 +162,6 @@ impl Hold {
 
     pub(crate) fn shared_hold(&self) -> Option<&Arc<Self>> {
         self.read_of.as_ref()
-    }
-
-    /// Whether it is a read that was left to its lease, so that nobody holds it any more.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned
     }
 
     /// The hold in Redis: the shared hold if this is a read, this one otherwise.
@@ -217,7 +213,7 @@ impl Hold {
     fn measure(&self, state: &HoldState) -> Option<Measured> {
         // Callers have reads, not the shared hold itself, and nobody has a read that was left to its lease.
         let is_shared_hold = self.read_of.is_none() && self.kind.commands.has_reads();
-        if !self.kind.metrics.is_on() || is_shared_hold || self.abandoned {
+        if !self.kind.metrics.is_on() || is_shared_hold || self.is_abandoned {
             return None;
         }
         let is_held = state.phase() == Phase::Held;
