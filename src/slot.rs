@@ -24,11 +24,6 @@ impl Slot {
         (number < SLOTS).then_some(Self(number))
     }
 
-    /// None if there is no slot of this index.
-    pub(crate) fn at(index: usize) -> Option<Self> {
-        Self::new(index.try_into().ok()?)
-    }
-
     pub(crate) fn index(self) -> usize {
         self.0.into()
     }
@@ -57,11 +52,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_found_by_its_index() {
-        for index in [0, 1, 16_383] {
-            assert_eq!(Slot::at(index).map(Slot::index), Some(index));
+    fn a_slot_is_found_by_its_number() {
+        for number in [0, 1, 16_383] {
+            assert_eq!(Slot::new(number).map(Slot::index), Some(number.into()));
         }
-        assert_eq!(Slot::at(16_384), None);
+        assert_eq!(Slot::new(16_384), None);
     }
 
     #[test]

@@ -110,10 +110,10 @@ impl Cluster {
             add(&mut nodes, node);
         }
         let mut moved = self.moved.lock();
-        for (index, (before, now)) in map.slots.iter().zip(&mut slots).enumerate() {
+        for (number, (before, now)) in (0..).zip(map.slots.iter().zip(&mut slots)) {
             match (before, &now) {
                 (Some(before), Some(now)) if before.number != now.number => {
-                    moved.extend(Slot::at(index));
+                    moved.extend(Slot::new(number));
                 }
                 (Some(before), None) => {
                     *now = Some(Arc::clone(before));
