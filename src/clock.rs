@@ -49,6 +49,10 @@ pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The clock a client measures leases with.
 ///
 /// [`Clock::system`] is the default. [`Clock::driven`] is for tests of code that must notice a lost hold:

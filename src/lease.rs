@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::error::LeaseError;
 
 /// How long a lock is kept: for as long as its holder lives, renewed by the watchdog, for a fixed time, or both.
@@ -107,7 +107,7 @@ impl LeaseMs {
 
     /// Rounded down, and at least 1 ms.
     pub(crate) fn of(span: Duration) -> Self {
-        Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1))
+        Self(millis(span).max(1))
     }
 
     pub(crate) const fn as_millis(self) -> u64 {

@@ -35,7 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::lane::{Connected, Lane, LaneConfig, MIN_SILENCE};
 use super::send::{FailedSend, TimedReply, connected, heard, in_term, is_unknown_script};
 use crate::backend::failure::Failure;
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::config::Acks;
 use crate::error::NotReplicated;
 use crate::host::own;
@@ -393,8 +393,8 @@ impl AckWorker {
             answers.push(pipeline.len() - 1);
         }
         if acknowledged {
-            let within_ms = u64::try_from(self.acks.within.as_millis()).unwrap_or(u64::MAX);
-            pipeline.cmd("WAIT").arg(self.acks.wanted).arg(within_ms);
+            let Acks { wanted, within } = self.acks;
+            pipeline.cmd("WAIT").arg(wanted).arg(millis(within));
         }
         let count = pipeline.len();
         let sent_at = self.lane.now();

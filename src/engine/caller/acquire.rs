@@ -18,7 +18,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use super::enter::{self, NewLevel, new_level};
 use super::release::drop_level;
 use crate::backend::{Failure, Fleet, Pending};
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::engine::core::{Core, settle_attempt};
 use crate::engine::gate::Arrival;
 use crate::engine::gate::ticket::{GRACE, Patience, Request, Ticket, Verdict};
@@ -152,9 +152,8 @@ fn is_over(core: &Core, metrics: &LockMetrics, since: Moment, outcome: &'static 
     let after = since.until(core.now());
     metrics.acquired(outcome, after);
     if is_own {
-        let waited_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         span.record("outcome", outcome)
-            .record("waited_ms", waited_ms);
+            .record("waited_ms", millis(after));
     }
 }
 
@@ -383,7 +382,7 @@ impl Waiting<'_> {
         let request = &self.ticket.request;
         if queued {
             let waited = request.since.until(self.core.now());
-            let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            let waited_ms = millis(waited);
             let names = Arc::clone(request.kind.names());
             // A quorum waits for its servers' locks on a thread of its own.
             log(move || tracing::debug!(name = names.name(), waited_ms, "acquired after waiting"));

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use super::hold::kind::Kind;
 use super::hold::state::{Ended, HoldState, Level, Phase};
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::error::{Error, LostReason};
 use crate::fencing::FencingToken;
 use crate::lease::{LeaseMs, Term};
@@ -278,10 +278,9 @@ impl Hold {
             self.keep_token(token);
         }
         if let Some(age) = server_age {
-            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            let and_one = millis(age).saturating_add(1);
             // Relaxed: as in `server_age`.
-            self.server_age
-                .store(ms.saturating_add(1), Ordering::Relaxed);
+            self.server_age.store(and_one, Ordering::Relaxed);
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::clock::millis;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Try};
 use crate::error::Error;
@@ -288,7 +289,6 @@ impl Commands for Permits {
         waited: Duration,
         note: Duration,
     ) -> Option<Call<'a>> {
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let call = PERMITS_NOTE.on(names).key(names.prefixed(NEEDS));
         let call = call.arg(client).arg(self.count);
         let call = call.arg(millis(waited)).arg(millis(note));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::guard_of::GuardOf;
+use crate::clock::millis;
 use crate::config::Config;
 use crate::engine::hold::kind::{Commands, Kind, KindCommands, KindRules, Sharing, Try, look};
 use crate::engine::hold::owner::OwnerState;
@@ -211,10 +212,6 @@ const WITHOUT_TIMEOUT: Reply = Reply::Done(1);
 /// Redisson's key for the first level of a read hold.
 fn timeout(names: &Names, hold_id: &str) -> String {
     names.suffixed(&format!("{hold_id}:rwlock_timeout:1"))
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn assert_in<'a>(names: &'a Names, hold_id: &'a str) -> Call<'a> {
