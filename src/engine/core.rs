@@ -440,7 +440,6 @@ impl Core {
         });
     }
 
-    /// How the client is doing.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = self.report.stats(self.now());
         self.gates.for_each(|gate| {

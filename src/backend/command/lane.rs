@@ -458,7 +458,6 @@ impl Lane {
         self.heard_at().until(now) >= QUIET && knocked_at.until(now) >= KNOCK_SERVES
     }
 
-    /// Records that the connection took a knock.
     pub(crate) fn knocked(&self) {
         // Relaxed, as in `needs_knock`.
         self.knocked_at

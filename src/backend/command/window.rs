@@ -284,7 +284,6 @@ impl Window {
         places.all - places.free > FIRST / 2
     }
 
-    /// Whether commands wait.
     pub(super) fn is_awaited(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }

@@ -215,7 +215,6 @@ impl<C: Clone + PartialEq> Gate<C> {
             return owner.is_some_and(|owner| owner.has(request.kind.names(), now));
         }
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
-        // An owner may enter its own hold.
         let asks = request.owner_number();
         held.is_some_and(|hold| asks.is_some() && hold.owner == asks)
     }
@@ -321,7 +320,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.heard_beside_try();
     }
 
-    /// One more channel is subscribed.
     pub(crate) fn channel_added(&mut self) {
         self.wakeups.channel_added();
     }
@@ -450,7 +448,6 @@ impl<C: Clone + PartialEq> Gate<C> {
         self.reads().chain(own).chain(permits).filter(held).count()
     }
 
-    /// How many callers wait.
     pub(crate) fn count_waiters(&self) -> usize {
         let attempt = self.seat.attempt();
         let tried = attempt.is_some_and(|attempt| attempt.ticket.is_waiting());

@@ -420,14 +420,12 @@ impl Ticket {
 
 #[derive(Default)]
 pub(super) struct Queue {
-    /// By their numbers.
     waiters: BTreeMap<u64, Arc<Ticket>>,
     listeners: usize,
     /// None before the first waiter: most gates never have one, and there is a gate for every hold.
     index: Option<Box<QueueIndex>>,
 }
 
-/// Where to find waiters.
 #[derive(Default)]
 struct QueueIndex {
     ends: BTreeSet<(Moment, u64)>,

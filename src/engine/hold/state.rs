@@ -105,7 +105,6 @@ pub(crate) enum Due {
     Nothing,
 }
 
-/// The state machine.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct HoldState {
@@ -124,7 +123,6 @@ pub(crate) struct HoldState {
     owed_until: Option<Moment>,
     /// For how long an acknowledged write assures the hold, if others may shorten its lease (7).
     assured: Option<LeaseMs>,
-    /// Whether it is a read of a shared hold.
     is_read: bool,
     finish_by: Moment,
     watchdogs: u32,
@@ -347,7 +345,6 @@ impl HoldState {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// A write of the hold count begins.
     pub(crate) fn write_begins(&mut self) {
         self.count_in_redis.begins();
     }

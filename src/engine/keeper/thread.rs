@@ -83,7 +83,6 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// Starts the thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ended = Arc::<EndSignal>::default();
         let ends = Arc::clone(&ended);

@@ -46,7 +46,6 @@ pub(in crate::lock) enum CompositePhase {
     LeftToLease,
 }
 
-/// The state machine.
 #[derive(Debug)]
 pub(in crate::lock) struct CompositeState {
     needed: usize,

@@ -56,7 +56,6 @@ impl Route {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Whether there was a connection for it.
     pub(crate) fn had_connection(&self) -> bool {
         self.at.lock().is_some()
     }

@@ -173,7 +173,6 @@ impl Hub {
         self.refusals.lock().channels.remove(channel);
     }
 
-    /// Ends all connections.
     pub(crate) fn close(&self) {
         for connection in self.connections.lock().values() {
             connection.close();
@@ -271,7 +270,6 @@ impl HubConnection {
         Ok((sink, pushes))
     }
 
-    /// Ends the connection.
     fn close(&self) {
         if let Some(listener) = self.current() {
             listener.end();
