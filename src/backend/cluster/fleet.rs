@@ -293,11 +293,6 @@ impl Fleet {
         &self.home.lane
     }
 
-    /// Whether replicas must acknowledge what is written.
-    pub(crate) fn acknowledges(&self) -> bool {
-        self.config.acks.is_some()
-    }
-
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
         if !self.cluster.is_joined() {
             return vec![Arc::clone(self.home())];

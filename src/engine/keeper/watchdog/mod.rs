@@ -537,7 +537,7 @@ impl Asking<'_> {
             .map(|hold| RenewalQuestion::about(self.core, hold));
         let questions: Vec<_> = asked.collect();
         let calls = questions.iter().map(|asked| (&*asked.hold, asked.call()));
-        let may = !self.core.backend.keepers.acknowledges();
+        let may = self.core.config.acks.is_none();
         let sent = may.then(|| self.core.start_together(calls)).flatten();
         let Some((sent, mut replies)) = sent else {
             return vec![None; holds.len()];
