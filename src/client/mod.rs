@@ -315,6 +315,6 @@ fn has_no_answer(hold: &Hold) -> bool {
 
 fn names(holds: &[Arc<Hold>], which: impl Fn(&Hold) -> bool) -> Vec<String> {
     let holds = holds.iter().filter(|hold| which(hold));
-    let names = holds.map(|hold| hold.kind.names().name().to_owned());
+    let names = holds.map(|hold| hold.kind.names.name().to_owned());
     names.collect()
 }

@@ -349,7 +349,7 @@ impl Core {
     ) -> Option<(Pending, RepliesTogether)> {
         let (mut target, mut encoded) = (None, Vec::new());
         for (hold, call) in calls {
-            target.get_or_insert(hold.kind.names().target());
+            target.get_or_insert(hold.kind.names.target());
             encoded.push(call.encode());
         }
         let (tell, replies) = oneshot::channel();
@@ -360,7 +360,7 @@ impl Core {
 
     /// Marks a hold in Redis lost (or the hold that it was passed on to), frees the name, and sends a last release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LostReason) {
-        let lost = self.at(hold.kind.names(), self.now(), |gate, effects| {
+        let lost = self.at(&hold.kind.names, self.now(), |gate, effects| {
             let hold = gate.current_hold(hold.in_redis());
             let lost = effects.change(&hold, |state| state.lose(reason));
             lost.then_some(hold)
@@ -372,7 +372,7 @@ impl Core {
 
     /// Cleans up after a loss. The first call for a hold does the work; later ones change nothing.
     pub(crate) fn clean_up_lost(&self, hold: &Arc<Hold>, reason: LostReason) {
-        let names = hold.kind.names();
+        let names = &hold.kind.names;
         let (first, mut held) = if hold.shared_hold().is_some() {
             (self.clean_up_lost_read(hold), vec![Arc::clone(hold)])
         } else {
@@ -433,7 +433,7 @@ impl Core {
         let now = self.now();
         hold.kind.metrics.lost(reason);
         self.report.lost(|| LostHold {
-            name: hold.kind.names().name().to_owned(),
+            name: hold.kind.names.name().to_owned(),
             kind: hold.kind.commands.rules().name,
             reason,
             held_for: hold.with(|state| state.held_since()).until(now),
@@ -453,7 +453,7 @@ impl Core {
     /// Cleans up after a read whose leases are over; its shared hold may live on. Returns whether somebody held the
     /// read.
     fn clean_up_lost_read(&self, read: &Arc<Hold>) -> bool {
-        let ended = self.at(read.kind.names(), self.now(), |gate, effects| {
+        let ended = self.at(&read.kind.names, self.now(), |gate, effects| {
             gate.expire_read(read, effects)
         });
         let shared = read.in_redis();
@@ -514,7 +514,7 @@ pub(crate) fn settle_attempt(
     let now = core.now();
     core.notice_pause(now);
     let answered = answered(outcome);
-    let names = hold.kind.names();
+    let names = &hold.kind.names;
     let counts_from = command.counts_from(Moment::default());
     let settled = core.at(names, now, |gate, effects| {
         gate.counts_from(command, counts_from);
@@ -580,7 +580,7 @@ pub(crate) fn settle_release(
     sent: &SentAs<'_, Pending>,
     outcome: CommandResult,
 ) -> Result<(), Failure> {
-    let (now, names) = (core.now(), hold.kind.names());
+    let (now, names) = (core.now(), &hold.kind.names);
     core.notice_pause(now);
     let answer = release_answer(core, hold, outcome);
     let says_missing = matches!(answer, ReleaseAnswer::Missing);
@@ -616,7 +616,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
         Reply::Woke(clients) => Some(clients),
         Reply::Done(_) => None,
         Reply::Unheard(_) => {
-            core.warn_wake_up_denied(hold.kind.names());
+            core.warn_wake_up_denied(&hold.kind.names);
             None
         }
         Reply::Gone => return ReleaseAnswer::Missing,
@@ -628,7 +628,7 @@ fn release_answer(core: &Core, hold: &Hold, outcome: CommandResult) -> ReleaseAn
 /// Gives up the last release of `hold`, and leaves its key to the lease.
 pub(crate) fn give_up_release(core: &Core, hold: &Arc<Hold>, failure: Failure) {
     core.schedule.forget(hold);
-    core.at(hold.kind.names(), core.now(), |gate, effects| {
+    core.at(&hold.kind.names, core.now(), |gate, effects| {
         gate.end_release(hold, Err(failure.into()), None, effects);
     });
 }

@@ -453,7 +453,7 @@ impl SingleLevel {
     }
 
     fn about(&self, error: Error) -> Error {
-        error.about(self.entered.hold.kind.names().name())
+        error.about(self.entered.hold.kind.names.name())
     }
 
     async fn verify(&self) -> Result<(), Error> {

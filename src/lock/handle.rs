@@ -486,7 +486,7 @@ impl LockOfClient {
     fn take_detached(&self) -> Result<HeldLevel, Error> {
         let kind = self.kind()?;
         let owner = self.acts_for().ok_or_else(Error::not_owner)?;
-        let level = owner.take_detached(kind.names(), kind.commands.is_shared());
+        let level = owner.take_detached(&kind.names, kind.commands.is_shared());
         level.ok_or_else(Error::not_owner)
     }
 }
@@ -494,7 +494,7 @@ impl LockOfClient {
 impl LockTarget for LockOfClient {
     fn name(&self) -> &str {
         match &self.kind {
-            Ok(kind) => kind.names().name(),
+            Ok(kind) => kind.names.name(),
             Err(unusable) => &unusable.0,
         }
     }
@@ -512,7 +512,7 @@ impl LockTarget for LockOfClient {
             has_queue: kind.has_queue(),
             command_timeout: core.config.command_timeout,
             timers: Some(core.backend.timers().clone()),
-            ..LockInfo::of(core.client_id, kind.names())
+            ..LockInfo::of(core.client_id, &kind.names)
         }
     }
 
@@ -557,14 +557,14 @@ impl LockTarget for LockOfClient {
             return 0;
         };
         let core = &self.engine.core;
-        let found = owner.find(kind.names(), kind.commands.is_shared(), core.now());
+        let found = owner.find(&kind.names, kind.commands.is_shared(), core.now());
         let live = found.ok().flatten();
         live.map_or(0, |hold| enter::levels(core, &hold))
     }
 
     async fn is_locked(&self) -> Result<bool, Error> {
         let kind = self.kind()?;
-        match ask(&self.engine.core, kind.commands.look(kind.names())).await? {
+        match ask(&self.engine.core, kind.commands.look(&kind.names)).await? {
             Reply::Busy(_) => Ok(true),
             Reply::Done(_) => Ok(false),
             _ => Err(Failure::strange_reply().into()),
@@ -572,7 +572,7 @@ impl LockTarget for LockOfClient {
     }
 
     async fn remain_time_to_live(&self) -> Result<Ttl, Error> {
-        let call = Call::plain("PTTL").lock(self.kind()?.names());
+        let call = Call::plain("PTTL").lock(&self.kind()?.names);
         match ask(&self.engine.core, call).await? {
             Reply::Done(_) => Ok(Ttl::Free),
             Reply::Busy(None) => Ok(Ttl::NoExpiry),
@@ -584,7 +584,7 @@ impl LockTarget for LockOfClient {
     async fn force_unlock(&self) -> Result<bool, Error> {
         let core = &self.engine.core;
         let kind = self.kind()?;
-        let names = kind.names();
+        let names = &kind.names;
         // A repeat could not report what the first command did, so it is sent once.
         let (look, force) = (
             kind.commands.look(names),

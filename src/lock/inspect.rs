@@ -119,7 +119,7 @@ impl InspectTarget for LockOfClient {
 
     async fn waiters(&self) -> Result<u64, Error> {
         let (core, kind) = (self.core(), self.kind()?);
-        let names = kind.names();
+        let names = &kind.names;
         if let Some(queue) = kind.commands.queue() {
             return ask(core, queue.length(names)).await;
         }
@@ -131,13 +131,13 @@ impl InspectTarget for LockOfClient {
 }
 
 async fn holder_in_string(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error> {
-    let call = Call::plain("GET").lock(kind.names());
+    let call = Call::plain("GET").lock(&kind.names);
     let token: Option<Vec<u8>> = ask(core, call).await?;
     Ok(token.iter().map(|token| Holder::of(token, 1)).collect())
 }
 
 async fn holders_in_hash(core: &Core, kind: &Kind) -> Result<Vec<Holder>, Error> {
-    let names = kind.names();
+    let names = &kind.names;
     let sharing = kind.commands.rules().sharing;
     let size: usize = ask(core, Call::plain("HLEN").lock(names)).await?;
     // The key of something else may have millions of fields.

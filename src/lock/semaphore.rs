@@ -355,7 +355,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     /// Cancel safe: it changes nothing.
     pub async fn holders(&self) -> Result<Vec<Holder>, Error> {
         let asked = async {
-            let names = self.target.kind()?.names();
+            let names = &self.target.kind()?.names;
             let records = Records::of_kind::<K>().of(names);
             holders_of_permits(self.target.core(), names, &records).await
         };
@@ -377,7 +377,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
 
     async fn look(&self, what: &str) -> Result<i64, Error> {
         let asked = async {
-            let names = self.target.kind()?.names();
+            let names = &self.target.kind()?.names;
             let call = Records::of_kind::<K>().look(names, what);
             match ask(self.target.core(), call).await? {
                 Reply::Done(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
@@ -391,7 +391,7 @@ impl<K: SemaphoreKind> SemaphoreHandle<K> {
     /// Returns whether it changed anything. What would add twice, or could not say what the first did, is sent once.
     async fn change(&self, how: &str, permits: i64) -> Result<bool, Error> {
         let changed = async {
-            let names = self.target.kind()?.names();
+            let names = &self.target.kind()?.names;
             let call = Records::of_kind::<K>().change(names, how, permits);
             let reply = match how {
                 "first" | "total" => ask(self.target.core(), call).await?,
@@ -471,7 +471,7 @@ impl PermitExpirableSemaphore {
     #[doc(alias = "tryRelease")]
     pub async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         let released = async {
-            let names = self.target.kind()?.names();
+            let names = &self.target.kind()?.names;
             let call = Records::Shared.release(names, "given", iter::once(id));
             match tell(self.target.core(), call).await? {
                 Reply::Gone => Ok(false),
@@ -666,7 +666,7 @@ impl Permit {
     /// Returns Ok once the permits are forgotten in Redis: from then on the drop of the level gives nothing back.
     async fn forget_records(&self) -> Result<(), Error> {
         self.check()?;
-        let names = self.target.kind()?.names();
+        let names = &self.target.kind()?.names;
         let hold_id = self.level.hold_id().ok_or_else(Error::not_owner)?;
         self.level.may_never_end();
         let asked = ask(self.target.core(), self.request.forget(names, hold_id));

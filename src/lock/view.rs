@@ -160,7 +160,7 @@ impl HoldView {
 
     pub(super) fn name(&self) -> &str {
         match &self.of {
-            HoldOf::Single(_, hold) => hold.kind.names().name(),
+            HoldOf::Single(_, hold) => hold.kind.names.name(),
             HoldOf::Several(hold) => hold.name(),
         }
     }

@@ -211,14 +211,14 @@ async fn enter_own<'a>(
     };
     let (kind, now) = (&request.kind, core.now());
     let shared = kind.commands.is_shared();
-    let found = owner.find(kind.names(), shared, now).map_err(Error::lost)?;
+    let found = owner.find(&kind.names, shared, now).map_err(Error::lost)?;
     let Some(hold) = found else {
         return beside_own(core, owner, request).await;
     };
     // Boxed: few acquires re-enter a hold.
     match Box::pin(enter::enter(core, &hold, request)).await {
         // It has another read, which goes on. The gate sends it back to enter that.
-        Err(lost) if shared && lost.is_lost() && owner.has(kind.names(), core.now()) => Ok(None),
+        Err(lost) if shared && lost.is_lost() && owner.has(&kind.names, core.now()) => Ok(None),
         entered => entered,
     }
 }
@@ -235,7 +235,7 @@ async fn beside_own<'a>(
         return Ok(None);
     }
     let shared = commands.is_shared();
-    let found = owner.find(request.kind.names(), !shared, core.now());
+    let found = owner.find(&request.kind.names, !shared, core.now());
     match found.map_err(Error::lost)? {
         None => Ok(None),
         Some(_) if !shared => Err(Error::WouldDeadlock { lock: None }),
@@ -299,7 +299,7 @@ impl Waiting<'_> {
     /// Passes the gate: returns where the ticket is now, and what the caller sends.
     fn pass_gate(&self, fleet: &Arc<Fleet>, now: Moment) -> Result<Arrival<Pending>, Error> {
         let (core, ticket) = (self.core, &self.ticket);
-        let arrival = core.at(ticket.request.kind.names(), now, |gate, effects| {
+        let arrival = core.at(&ticket.request.kind.names, now, |gate, effects| {
             let arrival = gate.arrive(ticket, effects, |shared| {
                 if let Some(shared) = shared {
                     return start_join(fleet, shared, ticket);
@@ -367,7 +367,7 @@ impl Waiting<'_> {
         if verdict.is_ready() || !self.ticket.is_called() {
             return verdict;
         }
-        let names = self.ticket.request.kind.names();
+        let names = &self.ticket.request.kind.names;
         let grant = self.core.at(names, self.core.now(), |gate, effects| {
             gate.present(&self.ticket, effects)
         });
@@ -383,7 +383,7 @@ impl Waiting<'_> {
         if queued {
             let waited = request.since.until(self.core.now());
             let waited_ms = millis(waited);
-            let names = Arc::clone(request.kind.names());
+            let names = Arc::clone(&request.kind.names);
             // A quorum waits for its servers' locks on a thread of its own.
             log(move || tracing::debug!(name = names.name(), waited_ms, "acquired after waiting"));
         }
@@ -440,7 +440,7 @@ impl Waiting<'_> {
         self.core.notice_pause(now);
         self.core
             .gates
-            .with(self.ticket.request.kind.names(), |gate| {
+            .with(&self.ticket.request.kind.names, |gate| {
                 if let Some((command, since)) = gate.try_for(&self.ticket) {
                     if !is_end {
                         return None;
@@ -472,7 +472,7 @@ impl Drop for Waiting<'_> {
         }
         // Dropped last, when no lock is held: it may own a guard of the same lock.
         let _waker = self.ticket.take_waker();
-        let names = self.ticket.request.kind.names();
+        let names = &self.ticket.request.kind.names;
         let (unsent, uncollected) = self.core.at(names, self.core.now(), |gate, effects| {
             let unsent = gate.attempt_of(&self.ticket);
             (unsent, gate.withdraw(&self.ticket, effects))

@@ -68,7 +68,7 @@ fn add_level(core: &Core, hold: &Arc<Hold>, request: &Request) -> Result<Option<
     if hold.shared_hold().is_none() {
         return hold.with(|state| state.enter(request.level, now));
     }
-    core.at(hold.kind.names(), now, |gate, effects| {
+    core.at(&hold.kind.names, now, |gate, effects| {
         gate.enter_read(hold, request.level, effects)
     })
 }
@@ -78,7 +78,7 @@ pub(crate) fn levels(core: &Core, hold: &Arc<Hold>) -> u32 {
     if !hold.kind.commands.is_shared() {
         return hold.count();
     }
-    let (names, now) = (hold.kind.names(), core.now());
+    let (names, now) = (&hold.kind.names, core.now());
     core.gates.with(names, |gate| gate.levels_of(hold, now))
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn enter_beside<'a>(
     core.check_open()?;
     let (number, now) = (core.number(), core.now());
     let term = request.lease.term(now);
-    let read = core.at(own.kind.names(), now, |gate, effects| {
+    let read = core.at(&own.kind.names, now, |gate, effects| {
         gate.read_beside(own, request, number, term, effects)
     });
     let Some(read) = read else {
@@ -124,7 +124,7 @@ fn add_read(core: &Core, entered: &HeldLevel) -> Option<HeldLevel> {
     let HeldLevel {
         hold, level, owner, ..
     } = entered;
-    let (names, now) = (hold.kind.names(), core.now());
+    let (names, now) = (&hold.kind.names, core.now());
     let (valid_until, ends_at) = hold.with(|state| (state.vouched_until(), state.lease_ends()));
     let term = Term {
         sent_at: now,

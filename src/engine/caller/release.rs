@@ -133,7 +133,7 @@ fn part_with(
         hold, level, owner, ..
     } = entered;
     let send = fleet.map(|fleet| || Pending::start(fleet, hold.kind.release(&hold.id, 0)));
-    let given_back = core.at(hold.kind.names(), now, |gate, effects| {
+    let given_back = core.at(&hold.kind.names, now, |gate, effects| {
         gate.give_back(hold, *level, send, effects)
     });
     match given_back {
@@ -184,7 +184,7 @@ async fn write(
             written(core, hold, count, answer.sent_at);
         }
         Either::Left((Err(failure), _)) => {
-            let names = Arc::clone(hold.kind.names());
+            let names = Arc::clone(&hold.kind.names);
             log(move || {
                 tracing::debug!(name = names.name(), cause = %failure, "hold count not written");
             });
@@ -265,7 +265,7 @@ impl Drop for Writing<'_> {
 /// Records that Redis acknowledged a write that was sent at `sent_at`.
 pub(crate) fn written(core: &Core, hold: &Arc<Hold>, count: Option<u32>, sent_at: Moment) {
     if count.is_none() {
-        core.at(hold.kind.names(), core.now(), |gate, effects| {
+        core.at(&hold.kind.names, core.now(), |gate, effects| {
             gate.downgraded(hold, sent_at, effects);
         });
     }
@@ -303,7 +303,7 @@ impl Drop for SentRelease<'_> {
         };
         if hold.phase() == Phase::Ending {
             // The command is still in the gate's seat. The keeper awaits it before it sends its own.
-            let (core, names) = (self.core, hold.kind.names());
+            let (core, names) = (self.core, &hold.kind.names);
             core.at(names, core.now(), |_, effects| effects.release(hold));
         }
     }
@@ -333,7 +333,7 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         Some(_) if *level != Level::Fixed => false,
         Some(_) => {
             let (number, now) = (core.number(), core.now());
-            core.at(hold.kind.names(), now, |gate, effects| {
+            core.at(&hold.kind.names, now, |gate, effects| {
                 gate.leave_behind(hold, number, effects)
             })
         }
@@ -348,7 +348,7 @@ pub(crate) fn let_expire(core: &Core, entered: &HeldLevel) -> bool {
         let hold = hold.in_redis();
         core.schedule.forget(hold);
         hold.end(Ok(()));
-        core.at(hold.kind.names(), core.now(), |gate, _| gate.vacate(hold));
+        core.at(&hold.kind.names, core.now(), |gate, _| gate.vacate(hold));
     }
     left
 }

@@ -74,7 +74,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let holds = first.filter_map(|ticket| ticket.unsettled());
         let channels = holds.filter_map(|hold| {
             let queue = hold.kind.commands.queue()?;
-            Some(queue.channel(hold.kind.names(), &hold.id))
+            Some(queue.channel(&hold.kind.names, &hold.id))
         });
         channels.take(count).collect()
     }

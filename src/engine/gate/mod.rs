@@ -212,7 +212,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let request = &ticket.request;
         if let Seat::Shared { .. } = &self.seat {
             let owner = request.owner.as_ref();
-            return owner.is_some_and(|owner| owner.has(request.kind.names(), now));
+            return owner.is_some_and(|owner| owner.has(&request.kind.names, now));
         }
         let held = self.seat.held().filter(|hold| now < hold.valid_until());
         let asks = request.owner_number();

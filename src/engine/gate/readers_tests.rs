@@ -108,7 +108,7 @@ impl Made {
 fn a_read_is_looked_after_and_its_owner_knows_it() {
     let owners = [OwnerState::new(), OwnerState::new()];
     let by = |index: usize| of_owner(asks(Sort::Reads, Level::Watchdog), &owners[index]);
-    let names = Arc::clone(by(0).kind.names());
+    let names = Arc::clone(&by(0).kind.names);
     let mut made = first_by(by(0));
     assert!(is_in(&made.rest.looks, &made.read));
     assert!(owners[0].has(&names, at(1)) && !owners[1].has(&names, at(1)));

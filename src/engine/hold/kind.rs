@@ -269,10 +269,6 @@ impl Kind {
         })
     }
 
-    pub(crate) fn names(&self) -> &Arc<Names> {
-        &self.names
-    }
-
     /// Whether Redis keeps a queue for the lock.
     pub(crate) fn has_queue(&self) -> bool {
         self.commands.queue().is_some()

@@ -64,7 +64,7 @@ impl OwnerHolds {
     /// All that the owner has on the name of `hold`, and the index of `hold` in it.
     fn place(&mut self, hold: &Arc<Hold>) -> Option<(&mut Holds, usize)> {
         let shared = hold.kind.commands.is_shared();
-        let holds = self.of(shared).get_mut(hold.kind.names())?;
+        let holds = self.of(shared).get_mut(&hold.kind.names)?;
         let place = holds
             .iter()
             .position(|held| Arc::ptr_eq(&held.hold, hold))?;
@@ -139,7 +139,7 @@ impl OwnerState {
             hold: Arc::clone(hold),
             detached: Vec::new(),
         };
-        let names = Arc::clone(hold.kind.names());
+        let names = Arc::clone(&hold.kind.names);
         let shared = hold.kind.commands.is_shared();
         let mut inner = self.inner.lock();
         let holds = inner.of(shared).entry(names).or_default();
@@ -160,7 +160,7 @@ impl OwnerState {
         holds.remove(place);
         if holds.is_empty() {
             let shared = hold.kind.commands.is_shared();
-            inner.of(shared).remove(hold.kind.names());
+            inner.of(shared).remove(&hold.kind.names);
         }
     }
 
@@ -292,10 +292,7 @@ mod tests {
                 owner.insert(&two);
                 owner.remove(&two);
                 let mut inner = owner.inner.lock();
-                let left = inner
-                    .of(true)
-                    .get(one.kind.names())
-                    .map_or(0, SmallVec::len);
+                let left = inner.of(true).get(&one.kind.names).map_or(0, SmallVec::len);
                 assert_eq!(left, 1);
             }
             owner.remove(&one);
@@ -307,7 +304,7 @@ mod tests {
     #[test]
     fn beside_a_fresh_level_a_lost_one_counts_while_somebody_has_a_guard_of_it() {
         let (owner, old, fresh) = (OwnerState::new(), held(1, true), held(2, true));
-        let names = old.kind.names();
+        let names = &old.kind.names;
         owner.insert(&old);
         lose(&old);
         owner.insert(&fresh);
@@ -324,7 +321,7 @@ mod tests {
         assert!(owner.detach(&old, Level::Watchdog));
         lose(&old);
         owner.insert(&fresh);
-        assert!(owner.take_detached(old.kind.names(), true).is_none());
+        assert!(owner.take_detached(&old.kind.names, true).is_none());
     }
 
     #[test]
@@ -332,7 +329,7 @@ mod tests {
         for shared in [false, true] {
             let (owner, hold) = (OwnerState::new(), held(1, shared));
             owner.insert(&hold);
-            let names = hold.kind.names();
+            let names = &hold.kind.names;
             assert!(matches!(owner.find(names, shared, at(1)), Ok(Some(_))));
             let guard = owner.find(names, shared, at(31));
             assert!(matches!(guard, Err(LostReason::Expired)));
@@ -349,7 +346,7 @@ mod tests {
         owner.insert(&old);
         owner.insert(&newest);
         lose(&newest);
-        let found = owner.find(old.kind.names(), true, at(1));
+        let found = owner.find(&old.kind.names, true, at(1));
         assert!(found.is_ok_and(|found| found.is_some_and(|hold| Arc::ptr_eq(&hold, &old))));
     }
 }

@@ -39,7 +39,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
     // If the client ends before it is answered, the report of the shutdown has its name.
     let mut is_answered = guard(false, |is_answered| {
         if !is_answered && keeper.is_closing() {
-            keeper.core.report.leaves(hold.kind.names().name());
+            keeper.core.report.leaves(hold.kind.names.name());
         }
     });
     let (phase, lease_ends, owed_until) =
@@ -96,7 +96,7 @@ pub(super) async fn complete_release(keeper: Arc<Keeper>, hold: Arc<Hold>) {
 /// Awaits the release that is in flight, or sends one.
 async fn send(keeper: &Keeper, hold: &Arc<Hold>) -> Result<(), Failure> {
     let core = &keeper.core;
-    let names = hold.kind.names();
+    let names = &hold.kind.names;
     if let Some(command) = core.gates.with(names, |gate| gate.release_of(hold)) {
         let limit = core.config.command_timeout;
         let outcome = command.clone().within_of(core.now(), limit).await;

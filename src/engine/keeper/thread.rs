@@ -340,7 +340,7 @@ async fn flush(keeper: &Arc<Keeper>, mut tasks: Tasks, mut mailbox: mpsc::Unboun
 /// keeper sends a release of its own for what is not known to be over.
 fn end_commands(core: &Core) {
     for hold in core.holds() {
-        let names = hold.kind.names();
+        let names = &hold.kind.names;
         if let Some(command) = core.at(names, core.now(), |gate, effects| {
             gate.overdue(&hold, effects)
         }) {

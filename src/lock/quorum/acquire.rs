@@ -407,7 +407,7 @@ async fn until_due(rounds: &mut Rounds, nodes: &QuorumNodes, request: &AcquireRe
         }
         tokio::select! {
             biased;
-            place = rounds.wake_up(&nodes.all, request.kind.names()) => {
+            place = rounds.wake_up(&nodes.all, &request.kind.names) => {
                 rounds.retry.woken_by(place, nodes.now(), fastrand::f64());
             }
             () = nodes.back.notified() => rounds.retry.soon(nodes.now()),

@@ -160,7 +160,7 @@ impl LockTarget for LockOfQuorum {
         LockInfo {
             command_timeout: self.nodes.config().command_timeout,
             timers: Some(self.nodes.timers().clone()),
-            ..LockInfo::of(self.nodes.id, kind.names())
+            ..LockInfo::of(self.nodes.id, &kind.names)
         }
     }
 

@@ -111,7 +111,7 @@ pub(super) async fn raise(
         return false;
     };
     let ttl = core.config.fencing_token_ttl.map(LeaseMs::of);
-    let call = fenced::raise(request.kind.names(), hold_id, token, ttl);
+    let call = fenced::raise(&request.kind.names, hold_id, token, ttl);
     let limit = nodes.timeout_of(request.lease);
     let answer = Pending::start(&fleet, call).within(limit).await;
     answer.is_ok_and(|answer| matches!(answer.reply, Reply::Done(_)))

@@ -140,9 +140,9 @@ impl QueuePlaces {
         };
         let ids: Vec<&str> = holds.iter().map(|hold| &*hold.id).collect();
         let call = if asks {
-            queue.enqueue(kind.names(), ahead.map(|hold| &*hold.id), &ids)
+            queue.enqueue(&kind.names, ahead.map(|hold| &*hold.id), &ids)
         } else {
-            queue.vouch(kind.names(), &core.client, &ids)
+            queue.vouch(&kind.names, &core.client, &ids)
         };
         let command = Pending::start(&core.backend.keepers, call.in_order());
         let expects = if asks { 1 } else { holds.len() };
@@ -222,7 +222,7 @@ impl QueuePlaces {
             self.lost = true;
             self.next = self.next.min(now);
         }
-        core.gates.with(sent.kind.names(), |gate| {
+        core.gates.with(&sent.kind.names, |gate| {
             gate.set_next_is_ours(next_is_ours);
         });
     }

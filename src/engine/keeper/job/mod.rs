@@ -502,7 +502,7 @@ impl NameJob {
             if let Some(late) = late {
                 let _ = late.await;
             }
-            let names = kind.names();
+            let names = &kind.names;
             core.gates
                 .with(names, |gate| gate.writer_waits_withdrawn(since));
         }));
@@ -520,7 +520,7 @@ impl NameJob {
             let left = sent.within(core.config.command_timeout).await;
             // With any other answer it left no note.
             let is_there = left.is_ok_and(|left| matches!(left.reply, Reply::Done(_)));
-            if is_there && !core.gates.with(kind.names(), |gate| gate.needs_note()) {
+            if is_there && !core.gates.with(&kind.names, |gate| gate.needs_note()) {
                 remove(&core, &kind).await;
             }
         })))
@@ -565,7 +565,7 @@ async fn is_due(places: Option<&QueuePlaces>, core: &Core) {
 fn send_note(core: &Core, kind: &Kind, waited: Duration, note: Duration) -> Option<Pending> {
     let call = kind
         .commands
-        .note(kind.names(), &core.client, waited, note)?;
+        .note(&kind.names, &core.client, waited, note)?;
     let pending = Pending::start(&core.backend.keepers, call.in_order());
     // The first poll sends it.
     let _ = pending.clone().now_or_never();

@@ -123,7 +123,7 @@ impl ByNode {
 /// The node that has a hold, as far as is known.
 pub(super) fn node_of(core: &Core, hold: &Hold) -> u32 {
     let cluster = &core.backend.cluster;
-    match hold.kind.names().target() {
+    match hold.kind.names.target() {
         Target::Slot(slot) if cluster.is_joined() => cluster.number_of(slot).unwrap_or(0),
         _ => 0,
     }
@@ -215,7 +215,7 @@ impl Watchdog {
 
     /// Verifies every hold of these slots: they moved to another node, which may not have all keys.
     pub(super) fn verify_in(&self, slots: &BTreeSet<Slot>) {
-        self.verify_where(|hold| match hold.kind.names().target() {
+        self.verify_where(|hold| match hold.kind.names.target() {
             Target::Slot(slot) => slots.contains(&slot),
             _ => false,
         });
@@ -406,7 +406,7 @@ impl Watchdog {
 /// Ends an attempt or a release that is overdue, and an attempt that was answered and whose caller is not polled. Callers
 /// have no timers of their own.
 pub(super) fn finish(core: &Core, hold: &Arc<Hold>) {
-    let names = hold.kind.names();
+    let names = &hold.kind.names;
     let attempt = core.gates.with(names, |gate| gate.attempt_at(hold));
     let now = core.now();
     let tried = attempt.as_ref().map(|(command, _)| command.clone());
