@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::ConfigError;
-use crate::lease::{Lease, LeaseMs};
+use crate::lease::Lease;
 use crate::names::MAX_KEY_BYTES;
 use crate::report::{Metrics, OnLost};
 
@@ -89,10 +89,6 @@ impl Default for Config {
 }
 
 impl Config {
-    pub(crate) fn watchdog(&self) -> LeaseMs {
-        LeaseMs::of(self.watchdog_lease)
-    }
-
     pub(crate) fn lease_of(&self, lease: Lease) -> Duration {
         match lease {
             Lease::Watchdog => self.watchdog_lease,

@@ -102,7 +102,7 @@ impl Core {
     ) -> Self {
         let client_id = uuid();
         Self {
-            watchdog_lease: config.watchdog(),
+            watchdog_lease: LeaseMs::of(config.watchdog_lease),
             config,
             report,
             client_id,

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::engine::gate::ticket::Patience;
 use crate::engine::hold::kind::Kind;
 use crate::error::{Cause, Error};
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseMs};
 use crate::lock::guard::{LockGuard, sealed};
 use crate::lock::handle::{Handle, LockKind, LockOfClient, LockTarget, in_scope, owner_in_scope};
 use crate::lock::inspect::{Holder, InspectTarget};
@@ -172,7 +172,7 @@ impl LockTarget for LockOfQuorum {
         let got = async {
             let config = self.nodes.config();
             let lease = lease.of_several()?;
-            lease.resolve(config.watchdog(), config.max_lease)?;
+            lease.resolve(LeaseMs::of(config.watchdog_lease), config.max_lease)?;
             let since = self.nodes.now();
             let request = AcquireRequest {
                 name: Arc::clone(&self.name),
