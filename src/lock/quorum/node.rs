@@ -227,8 +227,9 @@ impl QuorumNode {
             let text = format!("no reply within node_timeout ({limit:?})");
             Err(Failure::of(Class::Unanswered, text).into())
         })?;
-        if !matches!(got, AcquireOutcome::Busy(None)) {
-            // The server said it: what the client knows by itself has no time. It may have been slow when it was measured first.
+        if let AcquireOutcome::In(_) = got {
+            // A grant comes from the server, and "busy" may be what the client knows. The server may have been slow when it
+            // was measured first.
             let took = begun.until(core.now());
             let mut about = self.about.lock();
             about.round_trip = about.round_trip.min(took);
