@@ -401,7 +401,7 @@ impl<C: Clone + PartialEq> Gate<C> {
             _ => match self.last_answer {
                 LastAnswer::Busy(until) => {
                     let published = !ticket.request.kind.commands.rules().is_string;
-                    let heard = published && self.wakeups.hear_holder;
+                    let heard = published && self.wakeups.hear_holder();
                     heard && self.queue.has_listeners() && until.is_none_or(|until| now < until)
                 }
                 LastAnswer::Nothing | LastAnswer::Failed(_) => false,

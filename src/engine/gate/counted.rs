@@ -134,7 +134,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let request = &ticket.request;
         let wants = request.kind.commands.wants();
         let counts = request.patience != Patience::Once && wants >= self.busy_for;
-        let listens = self.job.is_some() && self.wakeups.hear_holder;
+        let listens = self.job.is_some() && self.wakeups.hear_holder();
         counts && listens && until.is_none_or(|until| now < until)
     }
 

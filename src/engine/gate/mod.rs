@@ -571,7 +571,7 @@ impl<C: Clone + PartialEq> Gate<C> {
         let watched = request.level == Level::Watchdog;
         // An attempt that is not settled may still get the lock, and only a try of its own releases that.
         let wants = head.is_waiting() && !head.is_over(now) && head.unsettled().is_none();
-        (kinds && hold.token().is_none() && watched && wants).then(|| Arc::clone(head))
+        (kinds && !hold.has_token() && watched && wants).then(|| Arc::clone(head))
     }
 
     /// The hold that has the field of `hold` now (8).

@@ -137,7 +137,7 @@ pub(super) struct Wakeups {
     live: bool,
     /// Whether the channel is subscribed since before the last try that was answered "busy", so that the holder's release
     /// would be heard.
-    pub(super) hear_holder: bool,
+    hear_holder: bool,
     /// How many messages of our own releases are still to arrive.
     echoes: u32,
     /// The holds whose release is not answered and whose message is counted in `echoes`: one, rarely more.
@@ -150,6 +150,10 @@ impl Wakeups {
     /// Whether no other client waits for our release, as far as is known.
     pub(super) fn allow_handover(&self) -> bool {
         self.live && self.next_is_ours
+    }
+
+    pub(super) fn hear_holder(&self) -> bool {
+        self.hear_holder
     }
 
     /// A try was answered "busy". The job does not begin to listen while it awaits an answer, so if the channel is live

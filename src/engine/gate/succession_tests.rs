@@ -293,10 +293,10 @@ fn a_holder_is_heard_by_a_subscription_that_is_older_than_the_answer() {
     let mut wakeups = Wakeups::default();
     wakeups.answered_busy();
     wakeups.set_listening(true);
-    assert!(!wakeups.hear_holder, "it may have gone before that");
+    assert!(!wakeups.hear_holder(), "it may have gone before that");
     wakeups.answered_busy();
-    assert!(wakeups.hear_holder);
+    assert!(wakeups.hear_holder());
     wakeups.set_listening(false);
     wakeups.set_listening(true);
-    assert!(!wakeups.hear_holder, "it may have gone in between");
+    assert!(!wakeups.hear_holder(), "it may have gone in between");
 }

@@ -256,6 +256,11 @@ impl Hold {
         FencingToken::new(self.token.load(Ordering::Relaxed))
     }
 
+    pub(crate) fn has_token(&self) -> bool {
+        // Relaxed: as in `token`.
+        self.token.load(Ordering::Relaxed) > 0
+    }
+
     /// Keeps the first token that Redis gave this hold. Entries that were repeated, or sent at the same time, may draw
     /// more tokens. Any of them would do: all lie between those of the holders before and after.
     pub(crate) fn keep_token(&self, token: FencingToken) {

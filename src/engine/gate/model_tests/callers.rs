@@ -119,7 +119,7 @@ impl World {
                 let mut found_busy = self.found_busy.iter();
                 let waits = found_busy.any(|ticket| ticket.is_waiting()) || self.is_counted();
                 assert!(ours || waits, "busy by an answer to somebody long gone");
-                let hear = self.gate.wakeups.hear_holder;
+                let hear = self.gate.wakeups.hear_holder();
                 self.check_busy(i);
                 assert!(
                     ours || hear,
