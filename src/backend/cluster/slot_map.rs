@@ -8,7 +8,6 @@
 //! 4. A slot that no node claims stays with its last node, which can redirect.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, SetOnce};
 
 use crate::backend::connect::{ClusterNode, Dialer, Endpoint, Range, Redirect};
+use crate::backend::failure::application;
 use crate::config::Publish;
 use crate::slot::{SLOTS, Slot};
 
@@ -178,10 +178,9 @@ impl Cluster {
         let Some(addresses) = &self.addresses else {
             return named.clone();
         };
-        let mapping = AssertUnwindSafe(|| addresses(&named.host, named.port));
-        match catch_unwind(mapping) {
-            Ok((host, port)) => Endpoint::new(&host, port),
-            Err(_) => named.clone(),
+        match application::call(|| addresses(&named.host, named.port)) {
+            Some((host, port)) => Endpoint::new(&host, port),
+            None => named.clone(),
         }
     }
 }

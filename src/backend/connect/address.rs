@@ -5,7 +5,6 @@
 //! cryptography that is installed for the whole process. A client that the application made connects through redis-rs,
 //! with its own TLS and its own driver.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -27,7 +26,7 @@ use super::connection::{Connection, WatchedStream};
 use super::socket;
 #[cfg(feature = "tls")]
 use super::tls;
-use crate::backend::failure::{Class, Failure};
+use crate::backend::failure::{Class, Failure, application};
 use crate::error::ConfigError;
 use crate::secrets::{Provider, Secrets, Tls};
 
@@ -170,8 +169,8 @@ impl Address {
             return Ok(self.clone());
         };
         // Code of the application, which may panic.
-        let secrets = catch_unwind(AssertUnwindSafe(|| ask()));
-        let secrets = secrets.map_err(|_| Failure::panicked(panicked))?;
+        let secrets = application::call(|| ask());
+        let secrets = secrets.ok_or_else(|| application::panicked(panicked))?;
         self.with(&secrets).map_err(Failure::secrets)
     }
 

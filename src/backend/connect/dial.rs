@@ -9,7 +9,6 @@
 //! connection may live on a runtime that the user blocks, and a connection that is shared with the application would put
 //! our commands into its `MULTI`.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,7 +29,7 @@ use super::connection::Connection;
 use super::hello::{Hello, check_master};
 use super::redirect::slots_of;
 use super::sentinel::Sentinels;
-use crate::backend::failure::{Class, Failure};
+use crate::backend::failure::{Class, Failure, application};
 use crate::backend::timers::Timers;
 use crate::error::ConfigError;
 use crate::log::log;
@@ -302,10 +301,8 @@ impl Dialer {
                         .await
                 }
                 Some(pool) => {
-                    // Code of the application, which may panic.
-                    let making = AssertUnwindSafe(pool.manager().create());
-                    let made = making.catch_unwind().await;
-                    let made = made.map_err(|_| Failure::panicked(&self.panicked))?;
+                    let made = application::run(pool.manager().create()).await;
+                    let made = made.ok_or_else(|| application::panicked(&self.panicked))?;
                     let mut connection = made.map_err(Failure::connecting)?;
                     connection.set_response_timeout(NO_TIMEOUT);
                     Ok((Connection::of(connection), None))

@@ -1,14 +1,12 @@
 //! A failed command: its [class](Class), which decides what happens next, and the cause that a user sees.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::RedisError;
 
 use super::class::{Class, classify, is_of_the_address, without_arguments};
 use crate::error::{Cause, ConfigError, Error, NotReplicated};
-use crate::log::log;
 
 /// The reason in an error about a server without `HELLO`: an old one, or one that hides the command.
 const NO_HELLO: &str = "it does not know HELLO, which Redis has since 6.0";
@@ -105,13 +103,8 @@ impl Failure {
         Self::of(Class::Unreached, "the runtime of this connection has ended")
     }
 
-    /// A function of the application panicked while connecting: its provider of credentials, or the manager of its pool. It
-    /// has failed, and ends neither the keeper nor a lane. Logged `once`.
-    pub(crate) fn panicked(once: &AtomicBool) -> Self {
-        // Relaxed: the flag guards no other data.
-        if !once.swap(true, Ordering::Relaxed) {
-            log(|| tracing::error!("connecting to Redis panicked; retrying"));
-        }
+    /// The application's address map or credentials function panicked.
+    pub(crate) fn panic() -> Self {
         Self::of(Class::Unreached, "connecting panicked")
     }
 

@@ -1,5 +1,6 @@
 //! What a failed command means, and when to try again.
 
+pub(crate) mod application;
 mod cause;
 mod class;
 mod pace;
