@@ -50,10 +50,7 @@ pub(crate) const OF_RUN: [(&str, &str); 11] = [
         "69",
         "Redis was unreachable or refused, for 5 s or to the end of --wait",
     ),
-    (
-        "70",
-        "the system gave no thread or process, or watchlock itself failed",
-    ),
+    ("70", "no thread or process, or watchlock failed"),
     ("74", "the answer could not be written (ls, show, doctor)"),
     (
         "75",

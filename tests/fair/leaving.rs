@@ -78,6 +78,39 @@ async fn a_head_that_leaves_passes_its_turn_on() {
     clean(&server).await;
 }
 
+/// The lock is free, and the head leaves before its wake-up arrives. Another waiter of its client must not use its place.
+#[tokio::test]
+async fn who_waits_behind_another_client_gets_no_place_of_one_that_leaves() {
+    let server = RedisServer::start();
+    let one = connect(&server).await;
+    let other = without_polls(&server).connect().await.unwrap();
+    let third = without_polls(&server).connect().await.unwrap();
+    // A server that does not know the script yet runs the release behind the try.
+    let known = one.get_fair_lock("known").lock().await.unwrap();
+    known.unlock().await.unwrap();
+    for _ in 0..20 {
+        let held = one.get_fair_lock(LINE).lock().await.unwrap();
+        let (first, _) = waiter(&server, &other).await;
+        let (second, next) = waiter(&server, &third).await;
+        let (last, _) = waiter(&server, &other).await;
+        let channel = format!("redisson_lock__channel:{{line}}:{next}");
+        eventually("it listens", LONG, async || {
+            server.subscribers(&channel).await == 1
+        })
+        .await;
+        let holder = server.hash(LINE).await.into_keys().next().unwrap();
+        server.cmd(&["HDEL", LINE, &holder]).await;
+        first.abort();
+        let second = soon(second).await.unwrap().unwrap();
+        assert!(!last.is_finished());
+        second.unlock().await.unwrap();
+        soon(last).await.unwrap().unwrap().unlock().await.unwrap();
+        drop(held);
+    }
+    drop((one, other, third));
+    clean(&server).await;
+}
+
 #[tokio::test]
 async fn a_client_that_closes_takes_its_waiters_along() {
     let server = RedisServer::start();

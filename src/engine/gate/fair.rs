@@ -6,6 +6,7 @@ use super::seat::Seat;
 use super::ticket::Ticket;
 use crate::engine::gate::{Gate, MOST_PLACES};
 use crate::engine::hold::Hold;
+use crate::engine::hold::state::Phase;
 
 /// What to send to Redis for the places of the tickets that wait here.
 pub(crate) enum PlaceCommand {
@@ -66,6 +67,21 @@ impl<C: Clone + PartialEq> Gate<C> {
             holds: behind,
             has_new: first_new.is_some(),
         }
+    }
+
+    /// The ticket of `hold`, which is released, left the queue.
+    pub(super) fn leaves_place(&mut self, hold: &Arc<Hold>) {
+        if hold.kind.has_queue() {
+            self.left_places.retain(|left| left.phase() != Phase::Ended);
+            self.left_places.push(Arc::clone(hold));
+        }
+    }
+
+    /// The holds of tickets that left, whose places Redis may still have. A try that arrives before their releases would
+    /// use these places, and overtake other clients.
+    pub(crate) fn take_left_places(&mut self) -> Vec<Arc<Hold>> {
+        self.left_places.retain(|left| left.phase() != Phase::Ended);
+        std::mem::take(&mut self.left_places)
     }
 
     /// The channels that wake the first `count` tickets that have places.

@@ -78,6 +78,8 @@ pub(crate) struct Gate<C> {
     /// The grants that were delivered and may not be collected yet, in the order in which they are taken back.
     uncollected: VecDeque<Uncollected>,
     queue: Queue,
+    /// The places of tickets that left the queue, in the one that Redis keeps, until they are given back.
+    left_places: Vec<Arc<Hold>>,
     /// Wakes the keeper's job when something changes at the gate. It stores one permit.
     job: Option<Arc<Notify>>,
     last_answer: LastAnswer,
@@ -117,6 +119,7 @@ impl<C> Default for Gate<C> {
             own_seats: BTreeMap::new(),
             uncollected: VecDeque::new(),
             queue: Queue::default(),
+            left_places: Vec::new(),
             job: None,
             last_answer: LastAnswer::Nothing,
             busy_for: 1,
@@ -251,7 +254,7 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Decides a ticket that does not get the lock now.
-    fn conclude(&self, ticket: &Arc<Ticket>, verdict: Verdict, effects: &mut Effects) {
+    fn conclude(&mut self, ticket: &Arc<Ticket>, verdict: Verdict, effects: &mut Effects) {
         ticket.decide(verdict, effects);
         self.abandon(ticket, effects);
     }
@@ -281,12 +284,13 @@ impl<C: Clone + PartialEq> Gate<C> {
     }
 
     /// Gives up an attempt of `ticket` that nobody will repeat. One in flight is given up when it is answered.
-    fn abandon(&self, ticket: &Arc<Ticket>, effects: &mut Effects) {
+    fn abandon(&mut self, ticket: &Arc<Ticket>, effects: &mut Effects) {
         if !self.seat.is_trying_for(ticket)
             && let Some(hold) = ticket.take_unsettled()
         {
             effects.change(&hold, HoldState::give_up);
             effects.release(&hold);
+            self.leaves_place(&hold);
             // The first ticket without a place may have this one's.
             if ticket.may_have_place() && self.queue.len() >= MOST_PLACES {
                 self.notify_job();
@@ -334,8 +338,12 @@ impl<C: Clone + PartialEq> Gate<C> {
         for ticket in self.queue.take_if(|_| true) {
             self.conclude(&ticket, Verdict::failed(Error::Closed), effects);
         }
-        if let Some(attempt) = self.seat.attempt() {
-            self.conclude(&attempt.ticket, Verdict::failed(Error::Closed), effects);
+        let tried = self
+            .seat
+            .attempt()
+            .map(|attempt| Arc::clone(&attempt.ticket));
+        if let Some(ticket) = tried {
+            self.conclude(&ticket, Verdict::failed(Error::Closed), effects);
         }
         self.leave_abandoned_reads(effects);
         self.notify_job();

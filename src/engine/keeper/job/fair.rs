@@ -10,7 +10,9 @@
 //! 4. A request for a place that was not answered may still run. Until then its hold counts as tainted, and its release
 //!    is repeated.
 //! 5. The ticket being tried for counts as first. Until its try is answered, lost places are not asked for again.
-//! 6. Each heartbeat wakes the head of a free lock. If Redis reports so many clients that their heartbeats are enough,
+//! 6. A client uses its places in the order of its waiters. So a try is sent behind the releases of waiters that left:
+//!    else it would use a place of theirs, and overtake other clients.
+//! 7. Each heartbeat wakes the head of a free lock. If Redis reports so many clients that their heartbeats are enough,
 //!    waiters behind the head do not poll.
 
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use crate::backend::{CommandResult, Pending};
 use crate::clock::Moment;
 use crate::engine::caller::acquire::untried_hold;
 use crate::engine::core::Core;
+use crate::engine::gate::Gate;
 use crate::engine::gate::fair::PlaceCommand;
 use crate::engine::hold::Hold;
 use crate::engine::hold::kind::Kind;
@@ -43,9 +46,18 @@ pub(super) struct QueuePlaces {
     lost: bool,
     /// A try was under way when that was due.
     put_off: bool,
-    /// The heartbeats of others wake the head (6).
+    /// The heartbeats of others wake the head (7).
     many_wait: bool,
     random: fastrand::Rng,
+}
+
+/// Starts the releases of waiters that left, ahead of a try. The reaper repeats them until they are answered.
+pub(super) fn give_places_back(core: &Core, gate: &mut Gate<Pending>) -> Vec<Pending> {
+    let release = |hold: Arc<Hold>| {
+        let release = hold.kind.release(&hold.id, 0).in_order();
+        Pending::start(&core.backend.keepers, release)
+    };
+    gate.take_left_places().into_iter().map(release).collect()
 }
 
 struct PlacesCommand {

@@ -34,7 +34,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use self::fair::QueuePlaces;
+use self::fair::{QueuePlaces, give_places_back};
 pub(super) use self::latch::watch_latch;
 use self::listening::{ChannelNews, LINGER, Listening};
 use self::policy::WaitPolicy;
@@ -224,8 +224,9 @@ impl NameJob {
         let since = core.now();
         let release = hold.kind.release(&hold.id, 0).in_order();
         let release = Pending::start(&core.backend.keepers, release);
-        let first = release.clone();
+        let mut first = vec![release.clone()];
         let next = self.with(|gate| {
+            first.extend(give_places_back(&core, gate));
             // Under the gate's lock: a ticket that leaves from now on finds that it is tried for.
             let next = gate.head().map(|ticket| {
                 let note = note_of(gate, &ticket, &core, since);
@@ -237,7 +238,7 @@ impl NameJob {
             gate.handed_over(hold, release, next, since);
             command
         });
-        for command in [Some(first), next].into_iter().flatten() {
+        for command in first.into_iter().chain(next) {
             // The first poll sends it.
             let _ = command.now_or_never();
         }
@@ -265,8 +266,9 @@ impl NameJob {
             self.note_left = Moment::default();
             self.leave_note();
         }
-        let mut tried = None;
+        let (mut left, mut tried) = (Vec::new(), None);
         self.with(|gate| {
+            left = give_places_back(&core, gate);
             let note = note_of(gate, head, &core, now);
             let beside = match core.config.acks {
                 None if counted => gate.beside(head),
@@ -293,6 +295,10 @@ impl NameJob {
                 gate.tries_beside(beside);
             }
         });
+        for command in left {
+            // The first poll sends it.
+            let _ = command.now_or_never();
+        }
         // The lock stays free until the try arrives.
         if let Some(command) = tried {
             command.send_at_once();
