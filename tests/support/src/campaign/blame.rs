@@ -120,17 +120,15 @@ impl<'a> Facts<'a> {
     fn redissons(&self, violation: &Violation) -> Option<&'static str> {
         let ops = acquires(&violation.evidence);
         match &violation.breach {
-            Breach::Overlap { .. } | Breach::NotNotified => {
+            Breach::NotNotified => {
                 let later = ops.iter().find(|op| !self.same_hold(ops[0], **op))?;
-                let outlived = self.outlived(&violation.name, ops[0], *later);
-                outlived.then(|| self.how(ops[0], *later))
+                self.outlived_how(&violation.name, ops[0], *later)
             }
-            Breach::TornPair => {
-                let [mine, theirs] = ops[..] else { return None };
-                let outlived = |one, other| {
-                    let outlived = self.outlived(&violation.name, one, other);
-                    outlived.then(|| self.how(one, other))
-                };
+            // Whose grant was read last may have been granted first, and have slept since.
+            Breach::Overlap { .. } | Breach::TornPair => {
+                let mine = *ops.first()?;
+                let theirs = *ops.iter().find(|op| !self.same_hold(mine, **op))?;
+                let outlived = |one, other| self.outlived_how(&violation.name, one, other);
                 outlived(mine, theirs).or_else(|| outlived(theirs, mine))
             }
             // The Java peer asks Redis for the count after the lock: by then the lease may have run out.
@@ -209,6 +207,12 @@ impl<'a> Facts<'a> {
     fn same_hold(&self, one: u64, other: u64) -> bool {
         let who = |op: u64| (self.parties[&op].client, self.parties[&op].owner);
         who(one) == who(other)
+    }
+
+    /// How the first one went on after its lease, if it did.
+    fn outlived_how(&self, name: &str, first: u64, other: u64) -> Option<&'static str> {
+        let outlived = self.outlived(name, first, other);
+        outlived.then(|| self.how(first, other))
     }
 
     /// How the first one's lease ran out before the other got in.

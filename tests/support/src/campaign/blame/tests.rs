@@ -98,3 +98,30 @@ fn a_change_seen_by_a_reader_is_redissons_if_its_lease_had_run_out() {
     assert!(!is_redissons(&records, &[(1_200, NOTE)], &violation));
     assert!(!is_redissons(&records, &[], &violation));
 }
+
+/// It was granted at 20 ms, slept, and read that at 1 000 ms.
+#[test]
+fn an_overlap_with_one_who_slept_over_its_grant_is_redissons_if_its_lease_had_run_out() {
+    let other = acquire(2, OTHER, LockKind::Fair, (900, 910), 1);
+    let slept = acquire(1, JAVA, LockKind::Fair, (10, 1_000), 0);
+    let sleep = Record::Frozen {
+        client: JAVA,
+        from: 30 * MS,
+        until: 990 * MS,
+    };
+    let overlap = |first: &[Record; 2], second: &[Record; 2]| Violation {
+        breach: Breach::Overlap { by: MS },
+        name: "x".to_owned(),
+        evidence: [first.clone(), second.clone()].concat(),
+    };
+    let violation = overlap(&other, &slept);
+    let awake = [slept.clone(), other.clone()].concat();
+    let records = [awake.clone(), vec![sleep]].concat();
+    assert!(is_redissons(&records, &[(600, "x")], &violation));
+    assert!(!is_redissons(&records, &[], &violation), "nothing ran out");
+    assert!(!is_redissons(&awake, &[(600, "x")], &violation));
+    let ours = acquire(1, OTHER + 1, LockKind::Fair, (10, 1_000), 0);
+    let records = [ours.clone(), other.clone()].concat();
+    let violation = overlap(&other, &ours);
+    assert!(!is_redissons(&records, &[(600, "x")], &violation));
+}
