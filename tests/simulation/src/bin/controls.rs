@@ -170,7 +170,7 @@ const CONTROLS: [Control; 33] = [
     control(
         "a wait ends at its deadline",
         "src/engine/gate/ticket.rs",
-        "index.ends.extend(entry.end.map(|end| (end, number)));",
+        "index.ends.extend(waiter.end().map(|end| (end, number)));",
         "",
     ),
     control(
