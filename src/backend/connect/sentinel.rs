@@ -107,7 +107,7 @@ impl Sentinels {
         }
         let known = &self.epoch;
         let is_next = |now| (epoch > 0 && (now == latest || now < epoch)).then_some(epoch);
-        // It fails if another question has told more.
+        // A later epoch that another question has stored stays.
         let _ = known.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_next);
         Ok(winner)
     }

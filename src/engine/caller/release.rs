@@ -145,7 +145,7 @@ fn part_with(
     }
     let is_over = !matches!(given_back, GivenBack::Levels(_) | GivenBack::Lost(_));
     if is_over && hold.shared_hold().is_some() {
-        // A read has no release whose answer would do that, and its lease may end in a year.
+        // A read sends no release, so no answer would remove it later. Its lease may end in a year.
         core.schedule.forget(hold);
     }
     if let Some(owner) = owner

@@ -449,7 +449,7 @@ impl<C: Clone + PartialEq> AnsweredAttempt<'_, C> {
             Answered::Got(grant) if self.is_join => self.joined(grant),
             Answered::Got(grant) => self.got(grant),
             Answered::Missing if self.is_join => self.missing(),
-            // No script that starts a hold answers like this. Whatever did would answer the next try alike, and at once.
+            // No script that starts a hold answers like this. Such a server would be asked again at once, for ever.
             Answered::Missing => self.rejected(Failure::strange_reply().into()),
             Answered::Busy(ttl) => self.busy(ttl),
             Answered::Rejected(error) => self.rejected(error),

@@ -112,8 +112,7 @@ fn a_caller_that_was_answered_busy_between_two_late_grants_is_tried_for_again() 
     assert!(!ticket.is_waiting(), "all were late for long enough");
 }
 
-/// Only a hold that is to be joined can be missing. Were a caller that starts one tried for again, that would be at once,
-/// and for ever.
+/// Only a hold that is to be joined can be missing. A try that starts one would be repeated at once, for ever.
 #[test]
 fn a_server_that_says_of_a_new_hold_that_it_is_missing_is_not_asked_again() {
     let mut gate = Gate::<u32>::default();

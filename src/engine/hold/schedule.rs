@@ -48,8 +48,8 @@ impl Schedule {
         look_at(hold) > moment && inner.put(hold, moment)
     }
 
-    /// Removes the entry of `hold`. Without the lock if there is none; an entry that is missed because it was added at this
-    /// very moment costs a look.
+    /// Removes the entry of `hold`. Takes no lock if there is none. An entry that is added at this very moment may stay: it
+    /// costs one look.
     pub(crate) fn forget(&self, hold: &Hold) {
         if look_at(hold) == Moment::NEVER {
             return;

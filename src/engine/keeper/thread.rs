@@ -170,8 +170,8 @@ const FLUSH_LOOK: Duration = Duration::from_millis(2);
 /// How many messages are taken from the mailbox at a time.
 const MAILS: usize = 100;
 
-/// After so many losses other tasks have a turn: the renewals of what is not lost. Each loss starts a task, and the runtime
-/// polls 61 tasks a turn.
+/// After so many losses other tasks have a turn, as there are holds to renew. Each loss starts a task, and the runtime polls
+/// 61 tasks a turn.
 const LOSSES: usize = 16;
 
 /// The keeper's tasks. A closing client waits for the releases.
